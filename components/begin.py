@@ -1,4 +1,4 @@
-"""Start of a run on Vertex AI: run-start.json, and the date of its data."""
+"""Start of a run of a pipeline: run-start.json, and the date of its data."""
 
 from __future__ import annotations
 

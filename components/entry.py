@@ -17,9 +17,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 from components.launch import STAGE_MODULES, last_line, stage_command
 from components.task import Task, is_first_machine
@@ -92,12 +92,17 @@ def run_task(name: str, task: Task, config: RunConfig, line: str) -> int:
     else:
         options = {option: task.input_uri(given) for given, option in INPUTS[name].items()}
         options |= {"line": line, "run": task.run_id, "listing": task.parameter("listing")}
-        code, printed = _run_command(stage_command(name, config, options))
+        # On Kubeflow nothing else tells a stage which starts of it belong together.
+        variables = {"SHARDLINE_JOB_ID": task.run_id} if task.parameter("run") else {}
+        code, printed = _run_command(stage_command(name, config, options), variables)
         if code != EXIT_OK or not is_first_machine():
             return code
-        from components.describe import describe
+        if task.has_output(OUTPUTS[name]):
+            from components.describe import describe
 
-        describe(task, config, name, OUTPUTS[name], last_line(printed))
+            describe(task, config, name, OUTPUTS[name], last_line(printed))
+        else:
+            task.set_parameter("folder", last_line(printed))
     if is_first_machine():
         task.finish()
     return EXIT_OK
@@ -119,7 +124,7 @@ def _list_source(task: Task, config: RunConfig, line: str) -> str:
     return last_line(printed)
 
 
-def _run_command(command: Sequence[str]) -> tuple[int, bytes]:
+def _run_command(command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> tuple[int, bytes]:
     """Run a stage's command, which gets this process's signals; return its exit code and what it printed."""
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -132,7 +137,7 @@ def _run_command(command: Sequence[str]) -> tuple[int, bytes]:
     printed = b""
     try:
         # CLOUD_ML_JOB_ID stays: the stage maps its exit code for Vertex AI (contracts/process.py).
-        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+        environment = {**os.environ, **variables, "PYTHONSAFEPATH": "1"}
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment)
         for number in early:
             child.send_signal(number)

@@ -1,4 +1,4 @@
-"""Record of a run on Vertex AI, whatever happened: run.json, the report, the row of the experiment."""
+"""Record of a run of a pipeline, whatever happened: run.json, the report, the row of the experiment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def record(task: Task, config: RunConfig) -> None:
             though no task before this one has.
     """
     line, job = storage.join(storage.normalise(config.run.root), config.run.name), task.parameter("job")
-    read = attempt("how the tasks ended", lambda: read_tasks(job))
+    # Kubeflow's record has no job to ask of: it runs last, and the stages' events are enough.
+    read = attempt("how the tasks ended", lambda: read_tasks(job)) if job else {}
     tasks = {} if isinstance(read, Unreadable) else read
     run_record = collect(line, task.run_id, config, tasks)
     close_run(run_record, line=line)
@@ -51,8 +52,9 @@ def record(task: Task, config: RunConfig) -> None:
     metadata = {"state": run_record.state, "error": run_record.error, "run": run_uri(line, task.run_id)}
     if isinstance(page, Unreadable):
         page = plain_page(f"Run {task.run_id}", run_record.error or page)
-    task.set_artifact("report", metadata, content=page, suffix=".html")
-    if config.vertex.experiment:
+    if task.has_output("report"):
+        task.set_artifact("report", metadata, content=page, suffix=".html")
+    if config.vertex.experiment and job:
         attempt("the row of the experiment", lambda: log_run(run_record, config, job))
     print(f"record: {run_record.state}{': ' + run_record.error.splitlines()[0] if run_record.error else ''}")
     task.finish()
@@ -172,7 +174,6 @@ def _explain(line: str, run_id: str, name: str, detail: Any, kept: ErrorDocument
 
 
 def _find_fingerprint(detail: Any | None) -> str:
-    """Return the fingerprint that a task's artifact names; empty: it has none."""
     artifact = _find_artifact("train", detail) if detail is not None else None
     return str(dict(artifact.metadata or {}).get("fingerprint", "")) if artifact is not None else ""
 

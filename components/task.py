@@ -64,9 +64,9 @@ class Task:
         self._parameters, self._inputs = inputs.get("parameterValues", {}), inputs.get("artifacts", {})
         self.artifacts: dict[str, dict[str, Any]] = {}
         """URI and metadata of output artifacts, by name."""
-        self.run_id: str = self._outputs["outputFile"].rsplit("/", 3)[1]
-        """Vertex AI lays outputs out by it: ROOT/PROJECT_NUMBER/RUN/TASK/executor_output.json. As a parameter it would
-        keep all tasks out of KFP's cache."""
+        self.run_id: str = self.parameter("run") or self._outputs["outputFile"].rsplit("/", 3)[1]
+        """Vertex AI lays outputs out by it: ROOT/PROJECT_NUMBER/RUN/TASK/executor_output.json. As a parameter, which
+        Kubeflow's tasks have, it would keep all tasks out of KFP's cache."""
 
     @classmethod
     def parse(cls, text: str) -> Task:
@@ -89,16 +89,19 @@ class Task:
         return str(self._parameters.get(name) or "")
 
     def input_uri(self, name: str) -> str | None:
-        """Return the URI of an input artifact, the folder of a finished stage; None: the component has no such input.
+        """Return the URI of an input, the folder of a finished stage; None: the component has no such input.
+
+        It is an artifact, or on Kubeflow (pipelines/kubeflow.py) a text.
 
         Raises:
             DataError: The folder was deleted; KFP's cache still names it.
         """
-        found = self._inputs.get(name, {}).get("artifacts", [])
-        if not found:
+        artifacts = self._inputs.get(name, {}).get("artifacts", [])
+        uri = str(artifacts[0]["uri"]) if artifacts else self.parameter(name)
+        if not uri:
             return None
-        require_finished(f"input {name}", found[0]["uri"])
-        return str(found[0]["uri"])
+        require_finished(f"input {name}", uri)
+        return uri
 
     def has_output(self, name: str) -> bool:
         """Whether the component has an output artifact of this name."""
@@ -142,7 +145,7 @@ def require_finished(what: str, uri: str) -> None:
         raise DataError(
             f"{what}: {uri} has no {MANIFEST_NAME}; it was deleted after KFP's cache had kept it",
             allowed="the folder of a finished stage",
-            todo="run `shardline submit CONFIG --no-cache`, which makes it again",
+            todo="run `shardline submit CONFIG --no-cache`, which makes it again (on Kubeflow: a new run)",
         )
 
 
@@ -171,7 +174,6 @@ def bound_metadata(fields: Mapping[str, Any], most: int = MAX_METADATA_BYTES) ->
 
 
 def _write(path: str, text: str) -> None:
-    """Write a file exactly where the message says."""
     if "://" in path:
         storage.replace(path, text.encode())
         return

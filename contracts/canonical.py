@@ -23,11 +23,7 @@ def canonical(value: Any) -> Any:
     return value
 
 
-def canonical_json(value: Any) -> str:
-    """Return a JSON value as text: keys sorted, whole numbers as integers, nothing between."""
-    return json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-
-
 def canonical_hash(value: Any) -> str:
     """Return the sha256 of the canonical form, in hex digits."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

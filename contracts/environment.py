@@ -78,7 +78,6 @@ def _provide_home() -> None:
 
 
 def _caches() -> Path:
-    """Return the folder of the user's caches."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 

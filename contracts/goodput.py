@@ -245,7 +245,6 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _began_at(events: Sequence[Event]) -> float:
-    """Return when an attempt was launched, in seconds since the epoch."""
     return float(events[0].get("launched_at", events[0]["time"]))
 
 

@@ -32,7 +32,7 @@ _PATH_CHARACTERS = 1100
 # A sample with more bytes is not read for its text.
 _MOST_BYTES = 32 << 20
 _TABLES = (".csv", ".jsonl", ".parquet")
-# The field that is learnt: its name is fixed (docs/decisions/0017-tasks-of-the-tool.md).
+# The field that is learnt: its name is fixed (docs/decisions/0015-tasks.md).
 _LABEL = "label"
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 from contracts.environment import settle
 
 if TYPE_CHECKING:
-    from google.cloud.aiplatform import PipelineJob, PipelineJobSchedule
+    from google.cloud.aiplatform import PipelineJob
 
     from contracts.config import RunConfig
     from pipelines.local import StageOutput
@@ -34,19 +34,8 @@ GROUPS = {
     "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "promote"),
     "Look at runs": ("runs", "inspect", "report", "tensorboard", "clean"),
     "Google Cloud": (
-        *(
-            "init",
-            "plan",
-            "compile",
-            "manifests",
-            "submit",
-            "status",
-            "logs",
-            "cancel",
-            "schedule",
-            "images",
-            "rehearse",
-        ),
+        *("init", "plan", "compile", "manifests", "submit", "status", "logs", "cancel"),
+        *("schedule", "images", "rehearse"),
     ),
     "Data and configuration": ("data", "config"),
 }
@@ -575,13 +564,26 @@ def plan(
 
 
 @command("compile")
-def compile_config(config: ConfigPath, overrides: Overrides = None, to: ToFile = None) -> None:
-    """Write the pipeline for Vertex AI (.yaml or .json)."""
-    from pipelines.compile import require_target, write_spec
+def compile_config(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    to: ToFile = None,
+    place: Annotated[Literal["vertex", "kubeflow"], _opt("Vertex AI, or Kubeflow Pipelines on GKE.")] = "vertex",
+) -> None:
+    """Write the pipeline for Vertex AI (.yaml or .json), or for Kubeflow (.yaml)."""
+    from pipelines.compile import require_target, write_file, write_spec
     from pipelines.submit import make_ready
 
     resolved = load(config, overrides)
     path = to or Path(f"{resolved.run.name}.pipeline.yaml")
+    if place == "kubeflow":
+        from pipelines.images import require_images
+        from pipelines.kubeflow import compile_kubeflow
+
+        require_target(path, (".yaml", ".yml"))
+        write_file(compile_kubeflow(require_images(resolved)), path)
+        print(path)
+        return
     require_target(path)
     ready = make_ready(resolved, say)
     write_spec(ready.compiled.spec, path)
@@ -601,13 +603,10 @@ def manifests(
     networks: Annotated[str, _opt("GKE's Networks between GPUs of A3 and A4 machines.", metavar="A,B,...")] = "",
 ) -> None:
     """Print a stage as YAML for kubectl (Google Kubernetes Engine)."""
-    from contracts.errors import ConfigError
-    from pipelines.images import find_images
+    from pipelines.images import require_images
     from pipelines.manifests import StageJob, render
 
-    resolved, unbuilt = find_images(load(config, overrides))
-    for text in unbuilt:
-        raise ConfigError(text, allowed="images that were built for it", todo="run `shardline images build CONFIG`")
+    resolved = require_images(load(config, overrides))
     inputs = {"shards": shards, "profile": profile, "checkpoint": checkpoint}
     names = [name for name in networks.split(",") if name]
     job = StageJob(resolved, stage, {name: uri for name, uri in inputs.items() if uri}, queue, names)
@@ -718,13 +717,13 @@ def create_schedule(config: ConfigPath, overrides: Overrides = None, dry_run: Dr
     """Schedule a line that is not scheduled yet."""
     from dataclasses import asdict
 
-    from pipelines.schedule import create, describe_schedule, in_words, make_schedule
-    from pipelines.submit import make_ready
+    from pipelines.schedule import create, in_words, make_schedule
+    from pipelines.submit import make_ready, to_dict
 
     ready = make_ready(load(config, overrides), say, scheduled=True, online=not dry_run)
     if dry_run:
-        request = describe_schedule(make_schedule(ready, offline=True))
-        print_json({"schedule": request, "estimate": asdict(ready.plan.cost)})
+        request = make_schedule(ready, offline=True)._gca_resource
+        print_json({"schedule": to_dict(request), "estimate": asdict(ready.plan.cost)})
     else:
         print(in_words(create(ready, say)))
 
@@ -745,28 +744,19 @@ def list_schedules(config: ConfigPath, overrides: Overrides = None, form: Table 
 @command("pause", of=schedule_app)
 def pause_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
     """Stop a line's schedule from firing; a run of it goes on."""
-    from pipelines.schedule import pause
-
-    pause(found := _find_schedule(config, overrides, schedule_id))
-    print(f"schedule {found.name}: paused")
+    print(f"schedule {_change_schedule('pause', config, overrides, schedule_id)}: paused")
 
 
 @command("resume", of=schedule_app)
 def resume_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
     """Let a line's schedule fire again."""
-    from pipelines.schedule import resume
-
-    resume(found := _find_schedule(config, overrides, schedule_id))
-    print(f"schedule {found.name}: active")
+    print(f"schedule {_change_schedule('resume', config, overrides, schedule_id)}: active")
 
 
 @command("delete", of=schedule_app)
 def delete_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
     """Delete a line's schedule; a run of it goes on."""
-    from pipelines.schedule import delete
-
-    delete(found := _find_schedule(config, overrides, schedule_id))
-    print(f"schedule {found.name}: deleted")
+    print(f"schedule {_change_schedule('delete', config, overrides, schedule_id)}: deleted")
 
 
 @command("build", of=images_app)
@@ -976,10 +966,15 @@ def _find_runs(run: str, config: Path | None, project: str, region: str) -> list
     return find_runs(run, config=load(config) if config else None, project=project, region=region)
 
 
-def _find_schedule(config: Path, overrides: list[str] | None, schedule_id: str) -> PipelineJobSchedule:
-    from pipelines.schedule import find_schedule
+def _change_schedule(
+    action: Literal["pause", "resume", "delete"], config: Path, overrides: list[str] | None, schedule_id: str
+) -> str:
+    """Change the schedule of a line, and return its id."""
+    from pipelines.schedule import change, find_schedule
 
-    return find_schedule(load(config, overrides), schedule_id)
+    found = find_schedule(load(config, overrides), schedule_id)
+    change(found, action)
+    return str(found.name)
 
 
 def _count_files(name: str) -> Callable[[int, int], None]:

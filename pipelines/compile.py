@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,21 +109,30 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
     text = json.dumps(spec, indent=1, sort_keys=True) + "\n"
     if path.suffix != ".json":
         text = yaml.dump(spec, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True, width=120)
+    write_file(text.encode(), path)
+
+
+def write_file(content: bytes, path: Path) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        storage.replace(storage.normalise(path), text.encode())
+        storage.replace(storage.normalise(path), content)
     except OSError as error:
         raise _refused(path, error.strerror) from None
 
 
-def require_target(path: Path) -> None:
+def require_target(path: Path, endings: Sequence[str] = (".yaml", ".yml", ".json")) -> None:
     """Refuse a file that no compiled pipeline may be written to.
 
     Raises:
         ConfigError: It has another ending, cannot be read, or is another file.
     """
-    if path.suffix not in (".yaml", ".yml", ".json"):
-        raise _refused(path, "another ending")
+    if path.suffix not in endings:
+        raise _refused(path, "another ending", endings)
     try:
         if path.is_file() and b"deploymentSpec" not in path.read_bytes():
             raise _refused(path, "it is not a compiled pipeline")
@@ -130,10 +140,11 @@ def require_target(path: Path) -> None:
         raise _refused(path, error.strerror) from None
 
 
-def _refused(path: Path, why: str | None) -> ConfigError:
+def _refused(path: Path, why: str | None, endings: Sequence[str] = (".yaml", ".json")) -> ConfigError:
+    names = " or ".join(endings)
     return ConfigError(
         f"--to {path} cannot be written ({why})",
-        allowed="a file ending in .yaml or .json, new or written by this command, in a folder that you may write",
+        allowed=f"a file ending in {names}, new or written by this command, in a folder that you may write",
         todo="choose another --to",
     )
 

@@ -105,6 +105,18 @@ def find_images(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
     return config.model_copy(update={"cloud": config.cloud.model_copy(update={"images": section})}), tuple(missing)
 
 
+def require_images(config: RunConfig) -> RunConfig:
+    """Return the configuration with both images.
+
+    Raises:
+        ConfigError: One has to be built first.
+    """
+    config, missing = find_images(config)
+    for text in missing:
+        raise ConfigError(text, allowed="images that were built for it", todo="run `shardline images build CONFIG`")
+    return config
+
+
 def find_stale(config: RunConfig) -> str:
     """Return a warning that recorded images are of other sources than this program; empty: there is none."""
     is_used = not all(getattr(config.cloud.images, role) for role in ROLES)

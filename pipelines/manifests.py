@@ -184,7 +184,7 @@ class StageJob:
     def _indexed_job(self) -> Document:
         variables = {"MASTER_ADDR": f"{self.name}-0.{self.name}"} if self.nodes > 1 else {}
         job = _document("batch/v1", "Job", self.name, labels=self._labels, annotations=self._annotations)
-        pod = self._pod(self._container(variables))
+        pod = self.pod(self._container(variables))
         if self.nodes > 1:
             pod["subdomain"] = self.name
         return {**job, "spec": {**self._job_rules, "template": {"metadata": self._pod_metadata, "spec": pod}}}
@@ -196,7 +196,7 @@ class StageJob:
             "backoffLimit": RETRIES,
             **{name: self._job_rules[name] for name in ("activeDeadlineSeconds", "podFailurePolicy")},
             # What the TrainJob gives, its container's variables among it, Trainer puts into this one.
-            "template": {"metadata": self._pod_metadata, "spec": self._pod(self._container({}, runs=False))},
+            "template": {"metadata": self._pod_metadata, "spec": self.pod(self._container({}, runs=False))},
         }
         rule = {"name": "wontHelp", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
         job_set = {
@@ -268,7 +268,7 @@ class StageJob:
         }
         return {"annotations": annotations} if self.networks else {}
 
-    def _pod(self, container: Document) -> Document:
+    def pod(self, container: Document | None = None) -> Document:
         """Return the specification of a pod: where it may run, and what ends it."""
         strategy, machine = self.config.resources.strategy, self.machine
         selector, tolerations = {}, []
@@ -288,7 +288,7 @@ class StageJob:
             "terminationGracePeriodSeconds": GRACE_S,
             "nodeSelector": selector,
             "tolerations": tolerations,
-            "containers": [container],
+            "containers": [container or self._container({})],
             "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
         }
         if self._account_name:

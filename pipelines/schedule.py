@@ -6,12 +6,12 @@ reaches it when it is deleted and created anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from pipelines.google import CALL_TIMEOUT_S, explained, import_sdk
-from pipelines.submit import Ready, Say, make_job, publish, to_dict
+from pipelines.submit import Ready, Say, make_job, publish
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform import PipelineJobSchedule
@@ -49,9 +49,9 @@ def create(ready: Ready, say: Say) -> PipelineJobSchedule:
         ConfigError: One is there, or the service refuses it.
     """
     name = ready.config.run.name
-    if alive := list_alive(ready.config):
+    if there := list_schedules(ready.config, name):
         raise ConfigError(
-            f"schedule {alive[0].name} is called {name} already",
+            f"schedule {there[0].name} is called {name} already",
             allowed="one schedule for a line",
             todo="delete it first, if the configuration has changed since: shardline schedule delete CONFIG",
         )
@@ -87,12 +87,6 @@ def list_schedules(config: RunConfig, line: str = "") -> list[PipelineJobSchedul
     return found
 
 
-def list_alive(config: RunConfig) -> list[PipelineJobSchedule]:
-    """Return the schedules of a line that are not completed."""
-    found = list_schedules(config, config.run.name)
-    return [schedule for schedule in found if schedule.gca_resource.state.name != "COMPLETED"]
-
-
 def find_schedule(config: RunConfig, schedule_id: str = "") -> PipelineJobSchedule:
     """Return the schedule of a line.
 
@@ -103,11 +97,11 @@ def find_schedule(config: RunConfig, schedule_id: str = "") -> PipelineJobSchedu
     Raises:
         ConfigError: There is none, or several.
     """
-    alive = list_alive(config)
-    found = [schedule for schedule in alive if schedule_id in ("", schedule.name)]
+    there = list_schedules(config, config.run.name)
+    found = [schedule for schedule in there if schedule_id in ("", schedule.name)]
     if len(found) == 1:
         return found[0]
-    ids = ", ".join(schedule.name for schedule in alive) or "none"
+    ids = ", ".join(schedule.name for schedule in there) or "none"
     raise ConfigError(
         f"{'--id ' + schedule_id if schedule_id else config.run.name}: {len(found)} schedules in {config.cloud.region}",
         allowed=f"one of the line {config.run.name}: {ids}",
@@ -115,29 +109,16 @@ def find_schedule(config: RunConfig, schedule_id: str = "") -> PipelineJobSchedu
     )
 
 
-def pause(schedule: PipelineJobSchedule) -> None:
-    """Stop a schedule from firing; a run of it goes on."""
-    if schedule.gca_resource.state.name != "PAUSED":
-        with explained(f"pausing schedule {schedule.name}"):
+def change(schedule: PipelineJobSchedule, action: Literal["pause", "resume", "delete"]) -> None:
+    """Pause, resume or delete a schedule; a run of it goes on, and runs that were missed are not made up for."""
+    state = schedule.gca_resource.state.name
+    with explained(f"{action} of schedule {schedule.name}"):
+        if action == "pause" and state != "PAUSED":
             schedule.pause()
-
-
-def resume(schedule: PipelineJobSchedule) -> None:
-    """Let a schedule fire again; the runs that it missed are not made up for."""
-    if schedule.gca_resource.state.name != "ACTIVE":
-        with explained(f"resuming schedule {schedule.name}"):
+        elif action == "resume" and state != "ACTIVE":
             schedule.resume(catch_up=False)
-
-
-def delete(schedule: PipelineJobSchedule) -> None:
-    """Delete a schedule; a run of it goes on."""
-    with explained(f"deleting schedule {schedule.name}"):
-        schedule.delete()
-
-
-def describe_schedule(schedule: PipelineJobSchedule) -> dict[str, Any]:
-    """Return the request that creates a schedule, as JSON in the API's names."""
-    return to_dict(schedule._gca_resource)
+        elif action == "delete":
+            schedule.delete()
 
 
 def to_row(schedule: PipelineJobSchedule) -> dict[str, str]:

@@ -130,36 +130,6 @@ def read_header(content: bytes, *, max_pixels: int | None = MAX_PIXELS) -> Heade
     return Header(found, width, height, mode)
 
 
-def check_complete(content: bytes, image_format: str) -> None:
-    """Check that an image file goes on to its end, without decoding it: as far as its format tells where that is.
-
-    JPEG: an end marker behind the last start of a scan. PNG: all chunks up to IEND. WebP: the length in its header. Of
-    the others nothing is asked.
-
-    Raises:
-        UndecodableImage: It is truncated.
-    """
-    if image_format == "png":
-        _check_png_chunks(content, checksums=False)
-    elif image_format == "jpeg":
-        complete = content.rfind(_JPEG_END, _find_scan(content)) >= 0
-        if not complete:
-            raise UndecodableImage("damaged jpeg: the file is truncated")
-    elif image_format == "webp":
-        (length,) = struct.unpack_from("<I", content, 4)
-        if 8 + length > len(content):
-            raise UndecodableImage("damaged webp: the file is truncated")
-
-
-def _find_scan(content: bytes) -> int:
-    """Return where the first scan of a JPEG starts: a thumbnail before it has an end marker of its own."""
-    at = 2
-    while content[at : at + 1] == b"\xff" and content[at + 1 : at + 2] != _START_OF_SCAN:
-        # Markers may be preceded by any number of fill bytes (ITU T.81, B.1.1.2).
-        at += 1 if content[at + 1 : at + 2] == b"\xff" else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    return at
-
-
 def library_versions() -> dict[str, str]:
     """Return the versions of what decides the bytes of changed images.
 
@@ -261,7 +231,7 @@ def _drop_filling(content: bytes, warning: str) -> bytes:
     return content[: end - len(filling)] + _JPEG_END
 
 
-def _check_png_chunks(content: bytes, *, checksums: bool = True) -> None:
+def _check_png_chunks(content: bytes) -> None:
     """Check what Pillow does not: that the file is whole and the critical chunks have their checksum."""
     at = len(_PNG_SIGNATURE)
     while at + 12 <= len(content):
@@ -271,7 +241,7 @@ def _check_png_chunks(content: bytes, *, checksums: bool = True) -> None:
         if end > len(content):
             break
         # A critical chunk starts with a capital letter (PNG specification, 5.4).
-        if checksums and kind[:1].isupper():
+        if kind[:1].isupper():
             (stated,) = struct.unpack_from(">I", content, end - 4)
             if zlib.crc32(content[at + 4 : end - 4]) != stated:
                 raise UndecodableImage(f"damaged png: wrong checksum in chunk {kind.decode('ascii', 'replace')}")

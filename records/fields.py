@@ -78,7 +78,11 @@ class FieldReader:
             else:
                 self._read_example(stored, values)
         except _UNREADABLE as error:
-            raise _damaged(error) from None
+            raise DamagedSample(
+                f"a sample cannot be taken apart ({error})",
+                allowed="samples as the shard stage wrote them",
+                todo="run the shard stage again with --fresh",
+            ) from None
         return values
 
     def _read_members(self, stored: bytes, values: dict[str, Any]) -> None:
@@ -167,11 +171,3 @@ def _require(value: Any) -> Any:
     if value is None:
         raise LookupError("a field is missing")
     return value
-
-
-def _damaged(error: Exception) -> DamagedSample:
-    return DamagedSample(
-        f"a sample cannot be taken apart ({error})",
-        allowed="samples as the shard stage wrote them",
-        todo="run the shard stage again with --fresh",
-    )

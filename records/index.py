@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -204,13 +203,13 @@ def read_samples(index: SampleIndex, folder_uri: str, places: Iterable[int]) -> 
             yield from pool.map(read, batch)
 
 
-def read_payload(shard: Path | int | str, row: Any, *, name: str | None = None) -> bytes:
+def read_payload(shard: int | str, row: Any, *, name: str | None = None) -> bytes:
     """Return the bytes of one sample, checked.
 
     Args:
-        shard: Path or URI of the shard file, or a descriptor of it; its file position is neither used nor moved.
+        shard: URI of the shard file, or a descriptor of it; its file position is neither used nor moved.
         row: Its row of the index.
-        name: What errors call the shard; unset: its path or URI.
+        name: What errors call the shard; unset: its URI.
 
     Raises:
         DataError: The shard cannot be read, or no file is as long as the index says.
@@ -221,11 +220,8 @@ def read_payload(shard: Path | int | str, row: Any, *, name: str | None = None) 
     try:
         if isinstance(shard, str):
             content = storage.read_range(shard, offset, size)
-        elif isinstance(shard, int):
-            content = _read_fully(shard, offset, size)
         else:
-            with shard.open("rb") as stream:
-                content = _read_fully(stream.fileno(), offset, size)
+            content = _read_fully(shard, offset, size)
     except OSError as error:
         raise _bad_payload(where, row, f"cannot be read ({error.strerror or 'it is not there'})") from None
     except OverflowError:

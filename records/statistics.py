@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,48 +86,21 @@ def is_summed(uniform: bytes, share: float) -> bool:
     return int.from_bytes(uniform[-8:], "little") < share * 2**64
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tally:
     """How many images are of which kind, and between which sizes."""
 
-    formats: Mapping[str, int] = field(default_factory=dict)
+    formats: Counter[str] = field(default_factory=Counter)
     """Number of images by format, as they were stored in the source."""
-    modes: Mapping[str, int] = field(default_factory=dict)
+    modes: Counter[str] = field(default_factory=Counter)
     """Number of images by colour mode, as they were stored in the source."""
-    changes: Mapping[str, int] = field(default_factory=dict)
+    changes: Counter[str] = field(default_factory=Counter)
     """Number of images by what was changed."""
     widths: tuple[int, int] | None = None
     """Smallest and largest width of a written image; None where none is known."""
     heights: tuple[int, int] | None = None
-    remarks: Mapping[str, int] = field(default_factory=dict)
+    remarks: Counter[str] = field(default_factory=Counter)
     """Number of images by what was remarked about them (sharding/images.py)."""
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            _add_counts(self.formats, other.formats),
-            _add_counts(self.modes, other.modes),
-            _add_counts(self.changes, other.changes),
-            _join_ranges(self.widths, other.widths),
-            _join_ranges(self.heights, other.heights),
-            _add_counts(self.remarks, other.remarks),
-        )
-
-    def describe(self) -> ImageStatistics:
-        """Return it as the manifest holds it."""
-        return ImageStatistics(
-            formats=dict(self.formats),
-            modes=dict(self.modes),
-            width=list(self.widths) if self.widths else None,
-            height=list(self.heights) if self.heights else None,
-        )
-
-
-class ImageCounter:
-    """Counts images one by one, as fast as they can be copied."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], int] = {}
-        self._sizes: set[tuple[int, int]] = set()
 
     def add(
         self,
@@ -139,38 +112,33 @@ class ImageCounter:
         remarks: tuple[str, ...] = (),
     ) -> None:
         """Count an image; an empty mode and a width of 0 are unknown."""
-        kind = (image_format, mode, changes, remarks)
-        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        self.formats[image_format] += 1
+        if mode:
+            self.modes[mode] += 1
+        self.changes.update(changes)
+        self.remarks.update(remarks)
         if width:
-            self._sizes.add((width, height))
+            self.widths = _join_ranges(self.widths, (width, width))
+            self.heights = _join_ranges(self.heights, (height, height))
 
-    def total(self) -> Tally:
-        """Return what was counted."""
-        formats: dict[str, int] = {}
-        modes: dict[str, int] = {}
-        changed: dict[str, int] = {}
-        remarked: dict[str, int] = {}
-        for (image_format, mode, changes, remarks), count in sorted(self._kinds.items()):
-            formats[image_format] = formats.get(image_format, 0) + count
-            if mode:
-                modes[mode] = modes.get(mode, 0) + count
-            for name in changes:
-                changed[name] = changed.get(name, 0) + count
-            for name in remarks:
-                remarked[name] = remarked.get(name, 0) + count
-        widths, heights = zip(*self._sizes, strict=True) if self._sizes else ((), ())
+    def __add__(self, other: Tally) -> Tally:
         return Tally(
-            formats,
-            modes,
-            changed,
-            (min(widths), max(widths)) if widths else None,
-            (min(heights), max(heights)) if heights else None,
-            remarked,
+            self.formats + other.formats,
+            self.modes + other.modes,
+            self.changes + other.changes,
+            _join_ranges(self.widths, other.widths),
+            _join_ranges(self.heights, other.heights),
+            self.remarks + other.remarks,
         )
 
-
-def _add_counts(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
+    def describe(self) -> ImageStatistics:
+        """Return it as the manifest holds it."""
+        return ImageStatistics(
+            formats=dict(self.formats),
+            modes=dict(self.modes),
+            width=list(self.widths) if self.widths else None,
+            height=list(self.heights) if self.heights else None,
+        )
 
 
 def _join_ranges(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -171,7 +171,6 @@ def _read_foreign(name: str, key: str, found: list[tarfile.TarInfo], body: bytes
 
 
 def _parse_description(content: bytes) -> tuple[int | str | None, str | None]:
-    """Return label and class name of a JSON member."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
@@ -199,7 +198,6 @@ def _split_name(name: str) -> tuple[str, str]:
 
 
 def _list_image(sample: Sample) -> list[tuple[str, bytes]]:
-    """Return extension and content of the members of an image and its label."""
     image = (_EXTENSIONS.get(sample.image_format, sample.image_format), sample.content)
     if sample.labels is not None:
         # Decoders take .cls for one number: several labels are in the JSON member only.

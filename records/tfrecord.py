@@ -162,7 +162,6 @@ def _masked_crc(content: bytes) -> bytes:
 
 
 def _add_image(feature: Any, sample: Sample) -> None:
-    """Set the features of an image and its label."""
     labels = (sample.label,) if sample.labels is None else sample.labels
     names = (sample.class_name,) if sample.labels is None else sample.class_names
     feature[IMAGE_FEATURE].bytes_list.value.append(sample.content)
@@ -176,7 +175,6 @@ def _add_image(feature: Any, sample: Sample) -> None:
 
 
 def _add_fields(feature: Any, sample: Sample) -> None:
-    """Set the features of named fields."""
     for name, kind, value, format_of_image in sample.values:
         if kind == "number":
             # Beyond the range of float32 it becomes infinite.

@@ -25,6 +25,7 @@ from rehearsal.pipelines.runs import PipelineRuns
 from rehearsal.servers.access import Access
 from rehearsal.servers.vertex import VertexServer
 from rehearsal.vertex.logs import LogBook
+from rehearsal.vertex.state import CloudState
 from rehearsal.vertex.store import Store
 
 BUCKETS_FOLDER = "buckets"
@@ -37,7 +38,6 @@ class LocalCloud:
         folder: For everything that it writes; plain files in folder/buckets/BUCKET become that bucket's objects.
         projects: Project id -> number; the first is clients' default.
         buckets: Buckets to make.
-        location: Of those, and of those that plain files make.
         market: Takes spot machines away, and has none in some regions.
         scale: How machines are simulated that this one cannot hold.
         clock: Its time.
@@ -50,7 +50,6 @@ class LocalCloud:
         *,
         projects: Mapping[str, str],
         buckets: Iterable[str] = (),
-        location: str = "US",
         market: Market | None = None,
         scale: Scale | None = None,
         clock: Clock | None = None,
@@ -66,7 +65,6 @@ class LocalCloud:
             buckets=buckets,
             access_log=folder / "bucket-requests.jsonl",
             rules=rules,
-            location=location,
         )
 
         def place(name: str) -> Place:
@@ -77,18 +75,17 @@ class LocalCloud:
         self.pipelines = PipelineRuns(
             place("pipelines"), project_numbers=projects, cancel_resource=self._cancel_resource
         )
-        self.vertex = VertexServer(
+        state = CloudState(
             self.store,
-            pipelines=self.pipelines,
-            custom_jobs=self.custom_jobs,
-            clock=self.clock,
-            projects=projects,
-            folder=folder / "vertex",
-            access=access,
-            buckets=self.buckets,
-            dataflow=self.dataflow,
-            logs=self.logs,
+            self.pipelines,
+            self.custom_jobs,
+            self.clock,
+            projects,
+            self.buckets,
+            self.dataflow,
+            self.logs,
         )
+        self.vertex = VertexServer(state, folder / "vertex", access)
         self._stack = contextlib.ExitStack()
 
     @property

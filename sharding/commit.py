@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from contracts import storage
 from contracts.artifacts import (
@@ -27,22 +26,13 @@ from contracts.errors import TryAgain
 from records.decode import library_versions
 from records.source import write_source
 from records.statistics import Tally, channel_statistics
-from sharding.duplicates import add_kept_copies, check_duplicates, describe_duplicates
+from sharding.duplicates import add_kept_copies, describe_duplicates
 from sharding.images import DEEP, NARROW, REPAIRED
 from sharding.increments import add_parent, read_parent
 from sharding.job import Job, ShardResult, made_with
-from sharding.limits import check_rejected, check_training_classes, check_training_samples
+from sharding.limits import Limits, check_training_classes, check_training_samples
 from sharding.planning import clean_work
 from sharding.tokenizer import add_tokenizer
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the manifest must keep to: limits of the configuration that are in no fingerprint."""
-
-    max_rejected_fraction: float
-    duplicates: str
-    """As `sharding.duplicates`."""
 
 
 def commit_shards(job: Job, result: ShardResult, copies: Duplicates, limits: Limits) -> None:
@@ -67,23 +57,12 @@ def commit_shards(job: Job, result: ShardResult, copies: Duplicates, limits: Lim
     found = sum(shard.samples for shard in result.shards) + result.num_rejected
     if found != expected:
         raise TryAgain(f"{expected - found} samples are in no finished shard; run again to go on")
-    shown = job.shown_source
     shards = _sort_shards(result.shards)
     splits = _describe_splits(result, shards, len(planned.classes))
     rejected = [Rejected(path=path, reason=reason) for path, reason in result.rejected]
-    accepted = sum(split.samples for split in splits.values())
-    check_rejected(rejected, accepted, limits.max_rejected_fraction, shown, num_rejected=result.num_rejected)
-    vanished = planned.increment.vanished if planned.increment is not None else []
-    check_training_classes(job.classes, splits["train"].samples_by_class, shown, vanished)
-    if not job.classes:
-        check_training_samples(splits["train"].samples, shown)
     if planned.increment is not None:
         copies = add_kept_copies(copies, planned.increment.copies)
     duplicates = copies if limits.duplicates != "off" else None
-    if limits.duplicates == "fail":
-        check_duplicates(duplicates, shown)
-    if damage := job.find_damage(shards):
-        raise TryAgain(f"{damage}, since it was written; run again to write it again")
     if parent is not None:
         # Weights that were trained on a manifest of a chain keep their meaning on the next.
         mean, std = parent.mean, parent.std
@@ -113,11 +92,17 @@ def commit_shards(job: Job, result: ShardResult, copies: Duplicates, limits: Lim
         prepared=_describe_changes(job, result.tally) if has_images else None,
         duplicates=duplicates,
         parent=planned.increment.parent if planned.increment is not None else None,
-        listing_without_times=planned.listing_without_times,
         code_version=importlib.metadata.version("shardline"),
         key=job.key,
         made_with=made_with(),
     )
+    limits.check(manifest, job.shown_source)
+    vanished = planned.increment.vanished if planned.increment is not None else []
+    check_training_classes(job.classes, splits["train"].samples_by_class, job.shown_source, vanished)
+    if not job.classes:
+        check_training_samples(splits["train"].samples, job.shown_source)
+    if damage := job.find_damage(shards):
+        raise TryAgain(f"{damage}, since it was written; run again to write it again")
     manifest = add_tokenizer(job, manifest, parent)
     if manifest.prepared is not None and any(manifest.prepared.changed.values()):
         write_source(job.output_uri, planned.source_uri)
@@ -132,7 +117,6 @@ def _sort_shards(shards: Sequence[ShardEntry]) -> list[ShardEntry]:
 
 
 def _describe_splits(result: ShardResult, shards: Sequence[ShardEntry], num_classes: int) -> dict[str, SplitEntry]:
-    """Return the splits, each a contiguous range of all samples."""
     splits = {}
     first = 0
     for name in SPLITS:
@@ -149,7 +133,6 @@ def _describe_splits(result: ShardResult, shards: Sequence[ShardEntry], num_clas
 
 
 def _describe_fields(job: Job) -> dict[str, FieldEntry]:
-    """Return the named fields; none where samples are an image and a label."""
     if job.fields is None:
         return {}
     classes = dict(job.planned.vocabularies)
@@ -163,7 +146,6 @@ def _describe_fields(job: Job) -> dict[str, FieldEntry]:
 
 
 def _warn(job: Job, tally: Tally, duplicates: Duplicates | None) -> list[str]:
-    """Return warnings about the images and the copies."""
     found = []
     if transparent := tally.changes.get("transparent", 0):
         colour = job.planned.sharding.background

@@ -76,7 +76,6 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
 
 
 def _require(config: RunConfig, *names: str) -> None:
-    """Raise ConfigError when one of the fields is not set."""
     cloud = config.cloud
     values = {
         "cloud.project": cloud.project,

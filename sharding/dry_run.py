@@ -49,7 +49,7 @@ def _check_some(listing: Listing, section: ShardingSection) -> Iterator[str]:
     with contextlib.closing(samples):
         for reference, contents in samples:
             try:
-                accept(reference, contents, fields, Checks.of(section), with_pixels=False)
+                accept(reference, contents, fields, Checks.of(section))
             except UndecodableImage as reason:
                 rejected.append((reference, reason))
     yield f"{len(chosen)} of {listing.num_files} samples were looked at: {len(rejected)} cannot be used"

@@ -131,7 +131,6 @@ def describe_duplicates(found: Duplicates) -> str:
 
 
 def _name_copies(group: DuplicateGroup) -> str:
-    """Return the first copies in words, and the number of the others."""
     shown = group.copies[:MAX_EXAMPLES]
     others = (group.num_copies or len(group.copies)) - len(shown)
     names = " = ".join(f"{one.path} ({one.split})" for one in shown)

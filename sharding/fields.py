@@ -76,17 +76,6 @@ class Fields:
                 files[name] = (unquote_to_bytes(path), size, version, content_hash.encode())
         return [(name, SourceFile(*file, is_image=self.kinds[name] == "image")) for name, file in files.items()]
 
-    def without_times(self, cells: bytes) -> bytes:
-        """Return the cells of a reference without the versions of local files."""
-        further = self.further_files
-        if not further:
-            return cells
-        values = json.loads(cells)
-        for name in further:
-            if not values[name][0].startswith("gs://"):
-                values[name][2] = 0
-        return to_json(values)
-
 
 def to_json(value: Any) -> bytes:
     """Return a value as JSON in UTF-8: equal values are equal bytes, without zero bytes and line breaks.

@@ -25,11 +25,11 @@ import apache_beam as beam
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Duplicates
 from contracts.errors import ErrorDocument, TryAgain, UserError
-from sharding.commit import Limits, commit_shards
+from sharding.commit import commit_shards
 from sharding.duplicates import find_copies, group_contents, list_contents, list_kept_contents, merge_copies
 from sharding.increments import drop_rows
 from sharding.job import REFUSAL_NAME, Job, JobHandle, ShardResult, SourceChanged, merge_results, open_job
-from sharding.limits import space_needed
+from sharding.limits import Limits, space_needed
 from sharding.reference import Reference, read_part, to_references
 from sharding.workers import write_in_process
 from sharding.write import shard_name

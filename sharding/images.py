@@ -2,13 +2,11 @@
 
 verify: decode    the whole image is decoded, by the trainer's own decoder; a transparent one is laid on a background,
           and a JPEG with oddities that only some readers pass over is stored without them
-header    format, dimensions and colour mode come from its header, and the file must go on to its end
 none      only the first bytes are looked at: they tell the format
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import zlib
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from PIL import ImageColor
 
-from records.decode import check_complete, decode, read_header
+from records.decode import decode
 from records.pixels import (
     MAX_PIXELS,
     Changes,
@@ -81,7 +79,7 @@ class Checked(NamedTuple):
     mode: str
     """Colour mode of `content`, in Pillow's terms; empty with verify=none."""
     pixels: Pixels | None
-    """[H, W, 3] RGB of `content`, where they were asked for."""
+    """[H, W, 3] RGB of `content`; None with verify=none."""
     source_format: str
     """Format before changes."""
     source_mode: str
@@ -92,14 +90,12 @@ class Checked(NamedTuple):
     """Properties of the source file that are counted for warnings, with verify=decode."""
 
 
-def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
+def check(content: bytes, checks: Checks) -> Checked:
     """Check an image file, and make the changes that are asked for.
 
     Args:
         content: The file.
         checks: What to do with it.
-        with_pixels: Return its pixels, unless verify is none. With verify=header they decide nothing: whether an image
-            is accepted must not depend on whether it is drawn for the statistics.
 
     Raises:
         UndecodableImage: It cannot be used; with the reason.
@@ -111,14 +107,6 @@ def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
     if checks.verify == "none":
         found = require_format(content)
         return Checked(content, found, 0, 0, "", None, found, "")
-    if checks.verify == "header":
-        header = read_header(content, max_pixels=checks.max_pixels)
-        check_complete(content, header.image_format)
-        pixels = None
-        if with_pixels:
-            with contextlib.suppress(UndecodableImage):
-                pixels = decode(content, max_pixels=None).pixels
-        return Checked(content, *header, pixels, header.image_format, header.mode)
     image = decode(content, background=_colour_of(checks.background), max_pixels=checks.max_pixels)
     remarks = _remark(content, image)
     source_format, source_mode = image.image_format, image.mode
@@ -182,7 +170,7 @@ def check_further(content: bytes, checks: Checks) -> tuple[bytes, str]:
         image = decode(content, max_pixels=checks.max_pixels)
         return content if image.repaired is None else image.repaired, image.image_format
     unchanged = Checks(verify=checks.verify, max_pixels=checks.max_pixels)
-    return content, check(content, unchanged, with_pixels=False).image_format
+    return content, check(content, unchanged).image_format
 
 
 @functools.cache

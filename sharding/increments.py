@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -199,7 +200,6 @@ class _Comparison:
 
 
 def _compare(listing: Listing, parent: ShardManifest, parent_uri: str, scratch: Path) -> _Comparison:
-    """Compare the samples of a source with those of a parent, piece by piece."""
     now, stored = _Pieces(scratch / "now"), _Pieces(scratch / "stored")
     at = 0
     for table in listing.tables():
@@ -462,7 +462,6 @@ def _load_manifest(uri: str) -> ShardManifest:
 
 @functools.lru_cache(maxsize=1)
 def _load_gone(uri: str) -> dict[int, npt.NDArray[np.intp]]:
-    """Return the rows that are gone by shard."""
     gone: Gone = np.load(io.BytesIO(storage.read_bytes(uri)), allow_pickle=False)
     shards, starts = np.unique(gone >> np.uint64(32), return_index=True)
     rows = np.split((gone & np.uint64(0xFFFFFFFF)).astype(np.intp), starts[1:])
@@ -521,4 +520,4 @@ def read_tally(manifest: ShardManifest) -> Tally:
         return Tally()
     width, height = ((one[0], one[1]) if one else None for one in (images.width, images.height))
     changed = manifest.prepared.changed if manifest.prepared is not None else {}
-    return Tally(images.formats, images.modes, changed, width, height)
+    return Tally(Counter(images.formats), Counter(images.modes), Counter(changed), width, height)

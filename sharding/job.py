@@ -33,9 +33,8 @@ from records.decode import library_versions
 from records.statistics import ChannelSums, Tally
 from sharding.fields import Fields
 from sharding.images import Checks
-from sharding.names import decode_name
+from sharding.names import WORK_NAME, decode_name
 from sharding.plan import Plan
-from sharding.planning import WORK_NAME
 
 # Counts up when the same fingerprint would give other bytes: the plan, the order, the framing, what is rejected.
 REVISION = 3
@@ -67,7 +66,7 @@ class ShardResult(Document):
     num_rejected: int = 0
     channel_sums: ChannelSums = ChannelSums()
     """Over pixels of images of the training split."""
-    tally: Tally = Tally()
+    tally: Tally = Field(default_factory=Tally)
 
 
 def merge_results(results: list[ShardResult]) -> ShardResult:
@@ -131,8 +130,6 @@ class PlannedJob(Document):
     plan: Plan
     listing: str
     """Name of the folder in the work folder that holds the listing."""
-    listing_without_times: str
-    """As in the manifest."""
     num_parts: int
     num_files: int
     source_bytes: int

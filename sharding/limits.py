@@ -11,9 +11,10 @@ import errno
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from contracts import storage
-from contracts.artifacts import Rejected
+from contracts.artifacts import ShardManifest
 from contracts.errors import DataError, StorageError
 from sharding.names import MAX_NAMED, encode_name, name_some
 
@@ -52,34 +53,35 @@ def check_training_samples(num_samples: int, shown: str) -> None:
         )
 
 
-def check_rejected(
-    rejected: Sequence[Rejected],
-    num_accepted: int,
-    limit: float,
-    shown: str,
-    *,
-    num_rejected: int | None = None,
-) -> None:
-    """Raise DataError, naming the first ten, when too large a share of the files is rejected.
+@dataclass(frozen=True)
+class Limits:
+    """What shards must keep to: limits of the configuration that are in no fingerprint."""
 
-    Args:
-        rejected: Some of those that were.
-        num_accepted: Number of those that were not.
-        limit: sharding.max_rejected_fraction.
-        shown: How the error calls the source.
-        num_rejected: Number of all that were rejected; None: they are in `rejected`.
-    """
-    count = len(rejected) if num_rejected is None else num_rejected
-    total = count + num_accepted
-    if count <= limit * total:
-        return
-    named = "".join(f"\n    {entry.path}: {entry.reason}" for entry in rejected[:MAX_NAMED])
-    more = f"\n    ... and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
-    raise DataError(
-        f"{shown}: {count} of {total} files cannot be used as images:{named}{more}",
-        allowed=f"at most a share of {limit:g} (sharding.max_rejected_fraction)",
-        todo="repair or remove these files, or raise sharding.max_rejected_fraction",
-    )
+    max_rejected_fraction: float
+    duplicates: str
+    """As `sharding.duplicates`."""
+
+    def check(self, manifest: ShardManifest, shown: str) -> None:
+        """Hold shards to the limits; `shown` is how errors call the source.
+
+        Raises:
+            DataError: Too large a share of the files was rejected, or there are copies and `duplicates` is fail.
+            ConfigError: Nobody has looked for copies.
+        """
+        count = manifest.count_rejected
+        total = count + sum(split.samples for split in manifest.splits.values())
+        if count > self.max_rejected_fraction * total:
+            named = "".join(f"\n    {entry.path}: {entry.reason}" for entry in manifest.rejected[:MAX_NAMED])
+            more = f"\n    ... and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
+            raise DataError(
+                f"{shown}: {count} of {total} files cannot be used as images:{named}{more}",
+                allowed=f"at most a share of {self.max_rejected_fraction:g} (sharding.max_rejected_fraction)",
+                todo="repair or remove these files, or raise sharding.max_rejected_fraction",
+            )
+        if self.duplicates == "fail":
+            from sharding.duplicates import check_duplicates
+
+            check_duplicates(manifest.duplicates, shown)
 
 
 @contextlib.contextmanager
@@ -94,15 +96,15 @@ def space_needed(uri: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise disk_full(uri, os.strerror(error.errno)) from None
+        raise _disk_full(uri, os.strerror(error.errno)) from None
     except RuntimeError as error:
         # What a worker process raises comes back as the text of its traceback.
         if f"[Errno {errno.ENOSPC}]" not in str(error):
             raise
-        raise disk_full(uri, os.strerror(errno.ENOSPC)) from None
+        raise _disk_full(uri, os.strerror(errno.ENOSPC)) from None
 
 
-def disk_full(uri: str, reason: str) -> StorageError:
+def _disk_full(uri: str, reason: str) -> StorageError:
     """Return the error for a full disk: that of an output, or of where shards wait on their way into a bucket."""
     if not storage.is_local(uri):
         return StorageError(

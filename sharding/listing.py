@@ -22,7 +22,6 @@ from contracts import storage
 from contracts.config import SPLITS, ShardingSection, SplitFractions
 from contracts.errors import ConfigError, DataError
 from records.classes import sort_classes
-from sharding.fields import Fields
 from sharding.file_versions import FileVersions
 from sharding.folders import BucketFolders, LocalFolders
 from sharding.layout import ALLOWED, ClassFolder, check_class_folders, find_layout
@@ -129,7 +128,7 @@ def _list_folders(
             if is_outside:
                 outside.append(path)
             if is_outside or is_ignored(name.rstrip(b"/")):
-                listing.ignored.add(path)
+                listing.ignore(path)
     check_class_folders(classes, shown, f" and {len(outside)} files outside of class folders" if outside else "")
     listing.warnings += [*describe_drawn(layout.drawn), *describe_outside(outside)]
     splitter = Splitter(listing.fractions)
@@ -142,7 +141,7 @@ def _list_folders(
         walks = ((one, folders.walk(one.path)) for one in ordered)
         for (_, name, given), (path, size, version, content_hash, _) in _read_ahead(walks):
             if size < 0:
-                listing.ignored.add(path)
+                listing.ignore(path)
                 continue
             split = splitter.choose(path, find_group(path) if find_group else None, given)
             source = hash_source(size, version, content_hash, (name,), b"")
@@ -180,26 +179,21 @@ def _complete(section: ShardingSection, listing: Listing, references: Iterable[R
     if section.stratify == "exact":
         check_exact(section, shown, splits_given=listing.splits_given, multi_label=listing.multi_label)
         references = _divide_exactly(references, listing.fractions)
-    fields = Fields.of(section)
-    keeps_versions = section.compare == "content" or not storage.is_local(listing.uri)
     head = b"%d\0%d\0" % (listing.multi_label, listing.splits_given)
     for name, names in listing.vocabularies.items():
         head += b"%b\0%d\0%b\0" % (name.encode(), len(names), b"\0".join(names))
-    sha256, same_but_times = hashlib.sha256(head), hashlib.sha256(head)
+    sha256 = hashlib.sha256(head)
     listing.counts = tuple([0] * len(listing.classes) for _ in SPLITS)
     for reference in references:
         listing.split_files[reference.split] += 1
         listing.split_bytes[reference.split] += reference.source_bytes
         for label in reference.labels:
             listing.counts[reference.split][label] += 1
-        row = _to_hashed(listing, reference)
-        sha256.update(row)
-        same_but_times.update(row if keeps_versions else _to_hashed(listing, _without_times(reference, fields)))
+        sha256.update(_to_hashed(listing, reference))
         listing.add(reference)
     listing = _drop_empty(listing, shown)
-    for total in (sha256, same_but_times):
-        total.update(b"\0".join(listing.classes))
-    listing.sha256, listing.same_but_times = sha256.hexdigest(), same_but_times.hexdigest()
+    sha256.update(b"\0".join(listing.classes))
+    listing.sha256 = sha256.hexdigest()
     return listing
 
 
@@ -225,13 +219,6 @@ def _to_hashed(listing: Listing, reference: Reference) -> bytes:
     names = b"\0".join([listing.classes[label] for label in labels])
     given = b"%d\0" % split if listing.splits_given else b""
     return b"%b\0%d\0%d\0%b\0%b%d\0%b\n" % (path, size, len(labels), names, given, version, cells)
-
-
-def _without_times(reference: Reference, fields: Fields | None) -> Reference:
-    """Return a reference without the modification times of local files."""
-    version = reference.version if reference.path.startswith(b"gs://") else 0
-    cells = fields.without_times(reference.cells) if fields is not None else b""
-    return reference._replace(version=version, cells=cells)
 
 
 def _drop_empty(listing: Listing, shown: str) -> Listing:

@@ -80,8 +80,9 @@ def list_manifest(
         names_splits=names_splits,
         is_remote=files.is_remote,
         vocabularies=vocabularies,
-        ignored=parser.ignored,
     )
+    for path in parser.ignored:
+        listing.ignore(path)
     return listing, _make_references(listing, rows, splitter, shown, has_files=fields.file is not None)
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from unicodedata import category
 from urllib.parse import quote, unquote_to_bytes
 
+# In an output's folder: what a job needs until its manifest is there.
+WORK_NAME = ".work"
 # Names in a message; the rest is counted.
 MAX_NAMED = 10
 # Examples in a warning.
@@ -82,25 +83,3 @@ def decode_name(text: str) -> bytes:
     if text.startswith(ENCODED_PREFIX):
         return unquote_to_bytes(text.removeprefix(ENCODED_PREFIX))
     return text.encode()
-
-
-@dataclass
-class FirstNames:
-    """The first names of a set in sorted order, and the number of all."""
-
-    most: int
-    """Number of names that are kept."""
-    count: int = 0
-    _names: list[bytes] = field(default_factory=list)
-
-    def add(self, name: bytes) -> None:
-        """Add a name."""
-        self.count += 1
-        self._names.append(name)
-        # Rarely: sorting is what costs.
-        if len(self._names) > 2 * self.most:
-            self._names = self.sorted()
-
-    def sorted(self) -> list[bytes]:
-        """Return the first names, sorted."""
-        return sorted(self._names)[: self.most]

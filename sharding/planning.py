@@ -19,7 +19,7 @@ from contracts.fingerprint import combine, increment_inputs, shard_inputs
 from contracts.stage import Output, Stage
 from sharding.fields import ROW_FRAME_BYTES
 from sharding.limits import check_training_classes
-from sharding.names import encode_name, encode_path, name_some
+from sharding.names import WORK_NAME, encode_name, encode_path, name_some
 from sharding.reference import Listing
 from sharding.tokenizer import hash_tokenizer, read_tokenizer
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from sharding.job import PlannedJob
     from sharding.plan import Plan
 
-# In the output's folder: what a job needs until its manifest is there.
-WORK_NAME = ".work"
 # Parts of the listing that are copied at a time.
 _COPY_THREADS = 4
 
@@ -119,22 +117,6 @@ def _check_classes(plan: IncrementPlan) -> list[str]:
     return [f"the source has no sample of class {names} any more: it stays in the list, without samples"]
 
 
-def find_same_but_times(stage: Stage, choice: Choice) -> str | None:
-    """Return the folder of the newest shards, where only modification times differ from them; else None."""
-    listing = choice.listing
-    if stage.root is None or stage.config.sharding.compare != "times" or not storage.is_local(listing.uri):
-        return None
-    from sharding.increments import find_parents
-
-    full = {name: value for name, value in choice.made_from.items() if name != "parent"}
-    parents = find_parents(stage.root, full, fresh=False, multi_label=listing.multi_label, warn=lambda _: None)
-    newest = next(parents, None)
-    if newest is None or newest.made_from["listing"] == full["listing"]:
-        return None
-    uri = storage.join(stage.root, newest.fingerprint)
-    return uri if newest.listing_without_times == listing.same_but_times else None
-
-
 def find_planned(stage: Stage) -> PlannedJob | None:
     """Return the job that `--list` has planned; None: there is none, or it is finished."""
     if stage.listing is None:
@@ -192,14 +174,13 @@ def _publish_listing(stage: Stage, output: Output, choice: Choice) -> PlannedJob
         sharding=stage.config.sharding,
         plan=plan_shards(stage, listing),
         listing=f"listing-{stage.attempt}",
-        listing_without_times=listing.same_but_times,
         num_parts=len(listing.parts()),
         num_files=listing.num_files,
         source_bytes=listing.total_bytes,
         # A chain keeps mean and std of its first manifest.
         summed_share=0 if increment is not None else summed_share(listing.split_files[0]),
-        ignored=[encode_path(path) for path in listing.ignored.sorted()],
-        num_ignored=listing.ignored.count,
+        ignored=[encode_path(path) for path in sorted(listing.ignored)],
+        num_ignored=listing.num_ignored,
         warnings=list(listing.warnings),
         increment=increment.increment if increment is not None else None,
     )

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contracts import storage
 from contracts.config import SPLITS, SplitFractions
-from sharding.names import FirstNames
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -169,15 +168,14 @@ class Listing:
     """Whether any of it is in a bucket: a local manifest may name objects."""
     vocabularies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     """Names of the classes of each field of classes but the label."""
-    ignored: FirstNames = field(default_factory=lambda: FirstNames(MAX_IGNORED))
-    """Paths that are ignored by their name or place. A folder ends with a slash."""
+    ignored: list[bytes] = field(default_factory=list)
+    """The first `MAX_IGNORED` paths that are ignored by their name or place. A folder ends with a slash."""
+    num_ignored: int = 0
     warnings: list[str] = field(default_factory=list)
     """Warnings: valid, but likely a mistake."""
     sha256: str = ""
     """Hash over path, size, version, labels and other fields of every sample, and over the splits that are given. What
     was ignored is not in it: a .DS_Store that comes or goes is no reason to shard again."""
-    same_but_times: str = ""
-    """The same hash without the times of local files."""
     counts: tuple[list[int], ...] = ()
     """For each split, the number of samples of each class."""
     split_bytes: list[int] = field(default_factory=lambda: [0] * len(SPLITS))
@@ -201,6 +199,12 @@ class Listing:
     def total_bytes(self) -> int:
         """Bytes of all that the samples are made of."""
         return sum(self.split_bytes)
+
+    def ignore(self, path: bytes) -> None:
+        """Record a path that is ignored."""
+        self.num_ignored += 1
+        if self.num_ignored <= MAX_IGNORED:
+            self.ignored.append(path)
 
     def add(self, reference: Reference) -> None:
         """Add a reference behind all others."""

@@ -20,8 +20,8 @@ from contracts.errors import DataError
 from sharding.fields import Fields, hash_cells, make_row_path, to_json
 from sharding.file_versions import FileVersions
 from sharding.folders import hash_of
-from sharding.names import FirstNames, encode_name, encode_path, is_ignored
-from sharding.reference import MAX_IGNORED, SourceFile, absolute_path, remote_uri
+from sharding.names import encode_name, encode_path, is_ignored
+from sharding.reference import SourceFile, absolute_path, remote_uri
 from sharding.tables import fields_of
 
 _LIST = 'a list (in a CSV as JSON, "[""a"", ""b""]"), or with sharding.label_separator'
@@ -83,7 +83,8 @@ class RowParser:
         """For each field, the classes in it, and the place of the first row with each."""
         self.missing: list[str] = []
         """Files that are not there."""
-        self.ignored = FirstNames(MAX_IGNORED)
+        self.ignored: list[bytes] = []
+        """Files that are ignored by their names."""
 
     def parse(self, place: str, values: dict[str, Any]) -> Row | None:
         """Return a row; None: its file is ignored by its name.
@@ -109,7 +110,7 @@ class RowParser:
 
         path = read_field(fields.file) if fields.file is not None else b""
         if is_ignored(path.rpartition(b"/")[2]):
-            self.ignored.add(path)
+            self.ignored.append(path)
             return None
         cells: dict[str, Any] = {}
         num_bytes = 0
@@ -289,7 +290,6 @@ def _encode(group: Any) -> bytes:
 
 
 def _wrong(where: str, cell: Any, error: Exception, allowed: str) -> DataError:
-    """Return the error of a cell that does not fit its kind."""
     if cell is None or cell in ("", b""):
         return DataError(f"{where} is empty", allowed=allowed, todo="correct the row, or leave it out")
     is_undecoded = isinstance(error, UnicodeError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from contracts.config import CLASS_KINDS
@@ -31,8 +31,6 @@ def accept(
     contents: Sequence[tuple[str, bytes]],
     fields: Fields | None,
     checks: Checks,
-    *,
-    with_pixels: bool,
 ) -> Accepted:
     """Check the files of a sample, and make the changes that are asked for in the first image.
 
@@ -41,14 +39,13 @@ def accept(
         contents: Its files, by field.
         fields: The named fields; None: the sample is an image.
         checks: What to do with images.
-        with_pixels: Return the pixels of the first image.
 
     Raises:
         UndecodableImage: It cannot be used; with the reason, and the name of the field.
     """
     if fields is None:
         ((_, content),) = contents
-        image = check(inflate(content), checks, with_pixels=with_pixels)
+        image = check(inflate(content), checks)
         return Accepted(image, {}, image.content)
     first: Checked | None = None
     files: dict[str, tuple[bytes, str]] = {}
@@ -57,7 +54,7 @@ def accept(
             if fields.kinds[name] == "image":
                 content = inflate(content)
             if name == fields.image:
-                first = check(content, checks, with_pixels=with_pixels)
+                first = check(content, checks)
                 files[name] = first.content, first.image_format
             elif fields.kinds[name] == "image":
                 files[name] = check_further(content, checks)
@@ -76,7 +73,7 @@ def make_sample(reference: Reference, accepted: Accepted, job: Job) -> Sample:
     image, path = accepted.image, encode_path(reference.path)
     size = (image.width, image.height, image.mode) if image is not None else (0, 0, "")
     if job.fields is not None:
-        values = make_values(reference, job.fields, accepted.files, job.planned.classes, job.places)
+        values = _make_values(reference, job.fields, accepted, job)
         return Sample(reference.key, b"", "", 0, "", path, *size, values=values)
     assert image is not None
     names = tuple(job.planned.classes[label] for label in reference.labels)
@@ -95,35 +92,21 @@ def make_sample(reference: Reference, accepted: Accepted, job: Job) -> Sample:
     return Sample(reference.key, image.content, image.image_format, reference.labels[0], names[0], path, *size)
 
 
-def make_values(
-    reference: Reference,
-    fields: Fields,
-    files: Mapping[str, tuple[bytes, str]],
-    classes: Sequence[str],
-    places: Mapping[str, Mapping[str, int]],
-) -> tuple[Value, ...]:
-    """Return the fields of a sample as they are written, in the order of the configuration.
-
-    Args:
-        reference: The sample.
-        fields: Its fields.
-        files: Content and, of an image, format of each file by field.
-        classes: Names of the classes of the label, as the manifest has them.
-        places: Place of each class of the other fields of classes, by field and name.
-    """
+def _make_values(reference: Reference, fields: Fields, accepted: Accepted, job: Job) -> tuple[Value, ...]:
+    """Return the named fields of a sample as they are written, in the order of the configuration."""
     cells = fields.cells(reference)
     values = []
     for name, kind in fields.kinds.items():
         image_format = ""
         value: Any
-        if name in files:
-            value, image_format = files[name]
+        if name in accepted.files:
+            value, image_format = accepted.files[name]
         elif kind in CLASS_KINDS:
             if name == fields.label:
-                named = [(label, classes[label]) for label in reference.labels]
+                named = [(label, job.planned.classes[label]) for label in reference.labels]
             else:
                 given = [cells[name]] if kind == "class" else set(cells[name])
-                named = sorted((places[name][one], one) for one in given)
+                named = sorted((job.places[name][one], one) for one in given)
             # A sample may be of no class.
             own, names = zip(*named, strict=True) if named else ((), ())
             value = (own[0], names[0]) if kind == "class" else (own, names)

@@ -18,11 +18,6 @@ from sharding.names import encode_path
 _GROUP_PREFIX = b"group\0"
 
 
-def choose_split(path: bytes, fractions: SplitFractions) -> int:
-    """Return the split of a sample, a place in SPLITS: where the hash of its path falls in [0, 1)."""
-    return split_at(split_point(path), find_split_ends(fractions))
-
-
 def split_point(path: bytes) -> float:
     """Return where the hash of a path falls in [0, 1)."""
     digest = hashlib.blake2b(path, digest_size=8, person=b"shardline split").digest()

@@ -169,7 +169,6 @@ def _read_parquet(section: ShardingSection, stream: Any, shown: str) -> Table:
 
 
 def _columns_of(section: ShardingSection) -> list[str]:
-    """Return the columns that must be there."""
     columns = [field.column for field in fields_of(section).values()]
     if section.split_column != ShardingSection.model_fields["split_column"].default:
         columns.append(section.split_column)

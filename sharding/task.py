@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import tempfile
 import threading
 import time
@@ -32,9 +31,9 @@ from contracts.output import check_apart
 from contracts.process import run_process
 from contracts.stage import Output, Stage, run_stage
 from sharding.compare import compare_with_previous
-from sharding.limits import check_rejected, space_needed
+from sharding.limits import Limits, space_needed
 from sharding.listing import list_source
-from sharding.planning import Choice, choose, clean_work, find_planned, find_same_but_times, plan_shards, prepare_plan
+from sharding.planning import Choice, choose, clean_work, find_planned, plan_shards, prepare_plan
 
 if TYPE_CHECKING:
     from sharding.job import Job, PlannedJob
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
 REMOTE_WATCH_INTERVAL_S = 2.0
-# Packages whose versions decide bytes, of those in ShardManifest.made_with.
-_PACKAGES = ("pillow", "simplejpeg")
 
 
 def shard(stage: Stage) -> str:
@@ -76,11 +73,6 @@ def _shard(stage: Stage, scratch: Path) -> str:
     if output.reused:
         _reuse(stage, output)
         return output.uri
-    if isinstance(planned, Choice) and (same := find_same_but_times(stage, planned)) is not None:
-        stage.log(
-            f"only modification times differ from {storage.display(same)}: sharding.compare=content takes files with "
-            "equal bytes for the same data"
-        )
     if stage.list:
         if isinstance(planned, Choice):
             prepare_plan(stage, output, planned)
@@ -152,19 +144,8 @@ def _take_finished(stage: Stage, uri: str) -> str:
 
 
 def _reuse(stage: Stage, output: Output) -> None:
-    """Use finished shards: repeat the warnings about them."""
     manifest = ShardManifest.load(output.uri)
     _check_limits(stage, manifest)
-    here = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    others = [
-        f"{name} {manifest.made_with[name]} (here {version})"
-        for name, version in here.items()
-        if manifest.made_with.get(name, version) != version
-    ]
-    if others:
-        stage.log(
-            f"{storage.display(output.uri)} is reused: the shards were made by other versions: {', '.join(others)}"
-        )
     for warning in manifest.warnings:
         stage.log(f"warning: {warning}")
     # Of a job that was killed between its manifest and its end.
@@ -173,17 +154,12 @@ def _reuse(stage: Stage, output: Output) -> None:
 
 
 def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
-    """Hold finished shards to the limits of this configuration, which are in no fingerprint."""
-    section = stage.config.sharding
-    accepted = sum(split.samples for split in manifest.splits.values())
-    shown = f"sharding.source {storage.display(storage.normalise(section.source))}"
-    check_rejected(
-        manifest.rejected, accepted, section.max_rejected_fraction, shown, num_rejected=manifest.num_rejected
-    )
-    if section.duplicates == "fail":
-        from sharding.duplicates import check_duplicates
+    shown = f"sharding.source {storage.display(storage.normalise(stage.config.sharding.source))}"
+    _limits_of(stage).check(manifest, shown)
 
-        check_duplicates(manifest.duplicates, shown)
+
+def _limits_of(stage: Stage) -> Limits:
+    return Limits(stage.config.sharding.max_rejected_fraction, stage.config.sharding.duplicates)
 
 
 def _compare(stage: Stage, manifest: ShardManifest) -> None:
@@ -213,7 +189,6 @@ def _remove_scratch(uri: str) -> None:
 
 
 def _describe_run(stage: Stage, scratch: Path) -> str:
-    """Return in words what a run would write."""
     from sharding.dry_run import describe
     from sharding.job import Job, read_planned
 
@@ -234,7 +209,6 @@ def _describe_run(stage: Stage, scratch: Path) -> str:
 
 def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
     """Run the graph until its end, again as long as shards get finished."""
-    from sharding.commit import Limits
     from sharding.graph import build_graph
     from sharding.job import JobHandle, open_job
     from sharding.runners import Work, run_graph
@@ -246,7 +220,7 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
     job = open_job(handle)
     increment = planned.increment
     num_kept, num_changed = (increment.num_kept_parts, increment.num_changed_shards) if increment else (0, 0)
-    limits = Limits(section.max_rejected_fraction, section.duplicates)
+    limits = _limits_of(stage)
     total = planned.plan.total_shards
     if finished := job.count_records():
         stage.log(f"{finished} of {total} shards are finished already")

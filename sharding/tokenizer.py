@@ -18,7 +18,7 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, TokenizerEntry
 from contracts.config import ShardingSection
 from contracts.config.sharding import TokenizerSection
-from contracts.errors import ConfigError, DataError
+from contracts.errors import DataError
 from records.tokenizer import count_tokens, find_padding, tokenizer_uri
 
 if TYPE_CHECKING:
@@ -41,13 +41,9 @@ def read_tokenizer(section: ShardingSection) -> bytes:
     """Return the content of `sharding.tokenizer.file`; empty where none is named.
 
     Raises:
-        ConfigError: The library is not installed, and a tokenizer is asked for.
         DataError: There is no such file, or it is no tokenizer.
     """
-    if section.tokenizer is None:
-        return b""
-    _require_library()
-    if not section.tokenizer.file:
+    if section.tokenizer is None or not section.tokenizer.file:
         return b""
     uri = tokenizer_uri(section.tokenizer.file)
     shown = f"sharding.tokenizer.file {storage.display(uri)}"
@@ -83,17 +79,6 @@ def parse_tokenizer(content: bytes, shown: str) -> Tokenizer:
             f"{shown} is no tokenizer: {str(error)[:200]}",
             allowed=_ALLOWED,
             todo="save it with Tokenizer.save or save_pretrained of a fast tokenizer, or unset the file to train one",
-        ) from None
-
-
-def _require_library() -> None:
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "sharding.tokenizer needs the library tokenizers, which is not installed",
-            allowed="an installation with the extra shard",
-            todo='pip install "shardline[shard]"',
         ) from None
 
 

@@ -66,7 +66,7 @@ def write_in_process(
             return result
         except BrokenProcessPool:
             checked = [one for one in references if one.path not in rejected]
-            fatal = {one.path: reason for one in checked if (reason := _check_twice(handle, shard, one, time_limit_s))}
+            fatal = {one.path: reason for one in checked if (reason := _check_twice(handle, one, time_limit_s))}
             rejected |= fatal
             deaths += not fatal
         finally:
@@ -84,13 +84,13 @@ def close_processes() -> None:
         _idle.pop().shutdown()
 
 
-def _check_twice(handle: JobHandle, shard: int, reference: Reference, time_limit_s: float) -> str | None:
+def _check_twice(handle: JobHandle, reference: Reference, time_limit_s: float) -> str | None:
     """Return the reason why a sample is rejected: its check ended the process twice; None: all is well."""
     reason = None
     for _ in range(2):
         began = time.monotonic()
         try:
-            _run(_check, handle, shard, reference, time_limit_s)
+            _run(_check, handle, reference, time_limit_s)
             return None
         except BrokenProcessPool:
             is_late = time.monotonic() - began >= time_limit_s
@@ -111,7 +111,9 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
         executor = _make_executor()
     is_broken = False
     try:
-        return _submit(executor, function, *arguments).result()
+        with _main_hidden():
+            future = executor.submit(function, *arguments)
+        return future.result()
     except BrokenProcessPool:
         is_broken = True
         raise
@@ -135,11 +137,6 @@ def _make_context() -> BaseContext:
     # Imported once; a process then starts in milliseconds.
     context.set_forkserver_preload(["sharding.write"])
     return context
-
-
-def _submit(executor: ProcessPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Any:
-    with _main_hidden():
-        return executor.submit(function, *arguments)
 
 
 def _begin(command_pid: int, environment: dict[str, str]) -> None:
@@ -168,8 +165,8 @@ def _write(
     return write_shard(open_job(handle), shard, references, rejected, limit_s, scratch)
 
 
-def _check(handle: JobHandle, shard: int, reference: Reference, limit_s: float) -> None:
-    check_sample(open_job(handle), shard, reference, limit_s)
+def _check(handle: JobHandle, reference: Reference, limit_s: float) -> None:
+    check_sample(open_job(handle), reference, limit_s)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from contracts.config import SPLITS
 from records import tar, tfrecord
 from records.decode import UndecodableImage
 from records.index import NO_LABEL, ROW, pack_index
-from records.statistics import ChannelSums, ImageCounter, is_summed
+from records.statistics import ChannelSums, Tally, is_summed
 from sharding.job import MAX_REJECTED, Job, ShardResult, scratch_file
 from sharding.limits import space_needed
 from sharding.names import encode_path
@@ -95,7 +95,7 @@ class _Written:
     source_bytes: int = 0
     rejected: list[tuple[str, str]] = field(default_factory=list)
     channel_sums: ChannelSums = field(default_factory=ChannelSums)
-    images: ImageCounter = field(default_factory=ImageCounter)
+    images: Tally = field(default_factory=Tally)
 
 
 def write_shard(
@@ -144,7 +144,7 @@ def write_shard(
         rejected=sorted(written.rejected)[:MAX_REJECTED],
         num_rejected=len(written.rejected),
         channel_sums=written.channel_sums,
-        tally=written.images.total(),
+        tally=written.images,
     )
 
 
@@ -161,10 +161,9 @@ def _write_samples(
     )
     with contextlib.closing(samples):
         for reference, contents in samples:
-            with_pixels = split == SPLITS[0] and is_summed(reference.key, planned.summed_share)
             try:
                 with time_limit(time_limit_s):
-                    accepted = accept(reference, contents, job.fields, job.checks, with_pixels=with_pixels)
+                    accepted = accept(reference, contents, job.fields, job.checks)
             except UndecodableImage as reason:
                 written.rejected.append((encode_path(reference.path), str(reason)))
                 continue
@@ -186,21 +185,21 @@ def _write_samples(
             )
             written.by_class.update(reference.labels)
             written.source_bytes += reference.source_bytes
-            _count_image(accepted, written, with_pixels=with_pixels)
+            is_drawn = split == SPLITS[0] and is_summed(reference.key, planned.summed_share)
+            _count_image(accepted, written, is_drawn=is_drawn)
     file.write(frames.END)
 
 
-def _count_image(accepted: Accepted, written: _Written, *, with_pixels: bool) -> None:
+def _count_image(accepted: Accepted, written: _Written, *, is_drawn: bool) -> None:
     image = accepted.image
     if image is None:
         return
     written.images.add(image.source_format, image.source_mode, image.changes, image.width, image.height, image.remarks)
-    if with_pixels and image.pixels is not None:
+    if is_drawn and image.pixels is not None:
         written.channel_sums += ChannelSums.of(image.pixels)
 
 
 def _publish(job: Job, split: str, temporary: Path, name: str, file: _ShardFile, written: _Written) -> list[ShardEntry]:
-    """Publish the shard, then its index."""
     index = pack_index(np.array(written.rows, ROW))
     entry = FileEntry(name=index_name(name), bytes=len(index), crc32c=storage.crc32c(index))
     storage.publish_file(temporary, storage.join(job.output_uri, name))
@@ -226,7 +225,7 @@ def hash_content(content: bytes) -> int:
     return int(google_crc32c.value(content)) << 32 | zlib.crc32(content)
 
 
-def check_sample(job: Job, shard: int, reference: Reference, time_limit_s: float) -> None:
+def check_sample(job: Job, reference: Reference, time_limit_s: float) -> None:
     """Read and check one sample, and write nothing: it ends this process where its decoder crashes or hangs."""
     ((_, contents),) = read_samples(
         job.planned.source_uri,
@@ -235,5 +234,4 @@ def check_sample(job: Job, shard: int, reference: Reference, time_limit_s: float
         by_content=job.planned.sharding.compare == "content",
     )
     with time_limit(time_limit_s), contextlib.suppress(UndecodableImage):
-        with_pixels = job.planned.plan.split_of(shard) == 0
-        accept(reference, contents, job.fields, job.checks, with_pixels=with_pixels)
+        accept(reference, contents, job.fields, job.checks)

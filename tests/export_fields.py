@@ -1,11 +1,19 @@
-"""Manifests of exports that no stage made, for tests of their readers."""
+"""Manifests of trainings and exports that no stage made, for tests of their readers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, Gate, GraphEntry, Verification
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    EngineEntry,
+    ExportManifest,
+    Gate,
+    GraphEntry,
+    Verification,
+)
 from contracts.artifacts.export import METRIC, PARITY, ShippedFile
 
 HEADLINE = {"metric": "accuracy", "direction": "max"}
@@ -20,6 +28,24 @@ def image_export(size: int = 16, classes: int = 3) -> dict[str, Any]:
     logits = {"dtype": "float32", "shape": ["batch", classes], "compare": "classes"}
     signature = {"inputs": {"images": images}, "outputs": {"logits": logits}}
     return {"task": "image_classification", "headline": HEADLINE, "signature": signature}
+
+
+def make_checkpoint(**changes: Any) -> CheckpointManifest:
+    """Return the manifest of a finished training of image_classification."""
+    values: dict[str, Any] = {
+        "order": {"kind": "full"},
+        "task": {"name": "image_classification", "arguments": {}},
+        "finished": True,
+        "fingerprint": "7" * 16,
+        "shards_fingerprint": "5" * 16,
+        "parameters_sha256": "0" * 64,
+        **dict.fromkeys(("step", "best_step", "position", "slot_size"), 7),
+        "epoch": 1,
+        **{name: {} for name in ("model", "data", "metrics", "environment")},
+        "classes": [],
+        "files": [],
+    }
+    return CheckpointManifest(**{**values, **changes})
 
 
 def make_graph(precision: str = "fp16", **changes: Any) -> GraphEntry:

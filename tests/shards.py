@@ -16,10 +16,11 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, FileEntry, ShardEntry, ShardManifest, Shards, SplitEntry
 from contracts.artifacts.shards import index_name
 from contracts.config import SPLITS
-from records import tar
+from records import tar, tfrecord
 from records.index import NO_LABEL, ROW, pack_index
 from records.sample import Sample
 
+FORMATS: dict[str, Any] = {"webdataset": tar, "tfrecord": tfrecord}
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -28,42 +29,48 @@ def key_of_path(path: str) -> bytes:
     return hashlib.blake2b(path.encode(), digest_size=16).digest()
 
 
-def write_shards(folder: Path, splits: dict[str, Sequence[Sequence[Sample]]], **fields: Any) -> ShardManifest:
-    """Write shards in tars with their indices, and the manifest.
+def write_shards(
+    folder: Path, splits: dict[str, Sequence[Sequence[Sample]]], *, format: str = "webdataset", **fields: Any
+) -> ShardManifest:
+    """Write shards with their indices, and the manifest.
 
     Args:
-        folder: A new folder.
+        folder: Its folder.
         splits: By name, the samples of each shard.
+        format: webdataset or tfrecord.
         **fields: Of the manifest; `classes` at least.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     uri, entries, described, first = storage.normalise(folder), [], {}, 0
-    hashed = hashlib.sha256()
+    hashed, module = hashlib.sha256(), FORMATS[format]
     for split in SPLITS:
         labels: list[int] = []
         split_first = first
         for number, samples in enumerate(splits.get(split, ())):
-            name = f"{split}-00000000-{number:05d}.tar"
+            name = f"{split}-00000000-{number:05d}{module.SUFFIX}"
             rows = np.zeros(len(samples), ROW)
             content = bytearray()
             for row, sample in zip(rows, samples, strict=True):
-                body = tar.frame(sample).body
-                row["offset"], row["size"], row["crc32c"] = len(content), len(body), google_crc32c.value(body)
+                framed = module.frame(sample)
+                row["offset"], row["size"] = len(content) + len(framed.head), len(framed.body)
+                row["crc32c"] = google_crc32c.value(framed.body)
                 row["label"] = NO_LABEL if sample.labels is not None else sample.label
                 row["key"], row["source"] = sample.key, google_crc32c.value(sample.content)
-                labels += sample.labels or [sample.label]
-                content += body
-            (folder / name).write_bytes(content + tar.END)
+                labels += [sample.label] if sample.labels is None else sample.labels
+                content += b"".join(framed)
+            (folder / name).write_bytes(content + module.END)
             (folder / index_name(name)).write_bytes(pack_index(rows))
             file, index = FileEntry.of(uri, name), FileEntry.of(uri, index_name(name))
             hashed.update(file.crc32c.encode())
             entries.append(ShardEntry(**file.model_dump(), split=split, first=first, samples=len(samples), index=index))
             first += len(samples)
-        counts = np.bincount(np.array(labels, dtype=np.int64), minlength=len(fields["classes"])).tolist()
         described[split] = SplitEntry(
-            first=split_first, samples=first - split_first, source_bytes=1, samples_by_class=counts
+            first=split_first,
+            samples=first - split_first,
+            source_bytes=1,
+            samples_by_class=[labels.count(label) for label in range(len(fields["classes"]))],
         )
-    given = {"fingerprint": hashed.hexdigest()[:16], "format": "webdataset", "seed": 0, "rejected": []}
+    given = {"fingerprint": hashed.hexdigest()[:16], "format": format, "seed": 0, "rejected": []}
     manifest = ShardManifest(**{**given, **fields}, splits=described, shards=Shards.of(entries))
     (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
     return manifest

@@ -115,32 +115,6 @@ def test_the_sources_of_an_image_install(tmp_path: Path) -> None:
     assert held == {*packages, "pipelines"}
 
 
-def test_no_folder_of_the_checkout_is_taken_for_a_package_of_another(tmp_path: Path) -> None:
-    """kfp imports docker where it is installed: a folder of that name would be taken for it."""
-    code = "from importlib.util import find_spec; spec = find_spec('docker'); print(spec is None or spec.has_location)"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, env=clean(), check=True, capture_output=True, text=True)
-    assert done.stdout == "True\n"
-
-
-def test_an_editable_installation_is_the_checkout(tmp_path: Path) -> None:
-    build = f"import hatchling.build; print(hatchling.build.build_editable({str(tmp_path)!r}))"
-    done = subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True, capture_output=True, text=True)
-    folder = install(tmp_path / "environment", tmp_path / done.stdout.strip())
-    (tmp_path / "line.yaml").write_text("{}")
-    code = "import pipelines; from pathlib import Path; print(Path(pipelines.__file__).parents[1])"
-    for command, arguments in (("python", ["-c", code]), ("shardline", ["config", "show", "line.yaml"])):
-        said = subprocess.run(
-            [str(folder / "bin" / command), *arguments],
-            cwd=tmp_path,
-            env=clean(),
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        assert said.stdout.startswith(f"{ROOT}\n" if command == "python" else "run:\n")
-
-
 def test_the_current_folder_is_not_searched(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "records.py").write_text("raise SystemExit('imported')")
     (tmp_path / "inspection").mkdir()

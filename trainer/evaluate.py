@@ -82,15 +82,15 @@ def evaluate(
 ) -> Evaluation | None:
     """Evaluate this rank's batches of a split and add the counts of all ranks; None when there is no sample at all.
 
-    Every rank must call this. The model is in evaluation mode inside and in training mode afterwards.
+    Every rank must call this. The model, which may be sharded, is in training mode afterwards.
 
     Args:
-        model: The network; it may be sharded.
+        model: The network.
         task: Of the network.
         batches: Of this rank.
         num_rounds: Batches of the rank that has most.
         device: Of the model.
-        config: To say where own code failed.
+        config: Names own code that fails.
         numerics: Of the model.
         outcomes: Takes the outputs of each batch.
         rounds: Yields `num_rounds` batches, or fewer where the ranks agree to stop, equally many on all of them.

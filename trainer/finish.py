@@ -184,22 +184,14 @@ def _calibrate(training: Training) -> dict[str, Any]:
 
 
 def _leave_if_told(training: Training) -> None:
-    """Stop if the ranks agreed to during an evaluation.
-
-    Raises:
-        Preempted: They did.
-    """
+    """Stop if the ranks agreed to during an evaluation."""
     if training.vote.agreed is not None:
         # The network holds the best weights now, and the last step is saved.
         training.leave(training.vote.agreed, save=False)
 
 
 def _report(training: Training, test: Evaluation, outcomes: SplitOutcomes) -> tuple[dict[str, Any], Baseline | None]:
-    """Return `details` and `baseline` of evaluation.json.
-
-    Raises:
-        ConfigError: `report` or `baseline` of the task failed, or returned something else.
-    """
+    """Return `details` and `baseline` of evaluation.json."""
     task, config = training.data.task, training.config
     with calling(config, "report"):
         details = _json_values(task.report(outcomes.columns, test.reduced))

@@ -30,10 +30,9 @@ from contracts.config.load import read_stage_config
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, ConfigError, DataError, ErrorDocument
 from contracts.own_code import install_code
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
-from trainer.export.engine import Runner, graph_runtime, open_graph
 from trainer.export.samples import SPLIT
 from trainer.predict.bundle import TOKENIZER_NAME, read_labels
-from trainer.predict.command import CheckedFolder, open_engine
+from trainer.predict.command import CheckedFolder, open_runner
 
 if TYPE_CHECKING:
     import torch
@@ -175,7 +174,8 @@ def _measure(
     from trainer.tasks.task import Mode
 
     files = {entry.name: folder.take(entry.name) for entry in folder.document.shipped_files()}
-    run, ran = _open_model(folder, files)
+    with _running(folder):
+        run, ran = open_runner(folder)
     task = _make_task(files, shards_uri, shards, config)
     columns = torch.tensor([shards.classes.index(name) for name in labels])
     excluded = torch.tensor([shards.classes.index(name) for name in left_out])
@@ -244,17 +244,6 @@ def metric_of(model: _Measured, counts: Sequence[int]) -> float:
             setattr(part, name, weighted if reduction is dim_zero_sum else extreme)
         part._update_count, part._computed = 1, None
     return metric_value(model.metric)
-
-
-def _open_model(folder: CheckedFolder, files: dict[str, Path]) -> tuple[Runner, str]:
-    """Return what runs the model, and its description."""
-    engine, reason = open_engine(folder)
-    if engine is not None:
-        return engine, reason
-    graph = folder.document.graph()
-    with _running(folder):
-        run = open_graph(files[graph.name], threads=threads_per_rank(1), precision=graph.precision)
-    return run, f"{graph.name} by {graph_runtime()} ({reason})"
 
 
 @contextmanager

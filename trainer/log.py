@@ -1,81 +1,142 @@
-"""Reports of a training at some of its steps: loss, data time and gauges, to TensorBoard and to the progress line."""
+"""Reports of a training: losses and counts, read one step late, to TensorBoard and to the progress line."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 
 from contracts.artifacts import LOSS, CheckpointManifest
-from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.events import EventLog
 from trainer.data.device import map_tensors
-from trainer.data.training_data import TrainingData
 from trainer.evaluate import Evaluation
-from trainer.parallel.process_group import Rank
+from trainer.model.numerics import Findings, GradientGuard
 from trainer.report.board import Board
 from trainer.report.gauges import GpuGauges, read_memory
 from trainer.report.progress import DataReport, TrainingStatus
-from trainer.report.readings import Readings
-from trainer.step import Stepper, Update
+from trainer.step import Update
 from trainer.supervise.limits import Budget, Reason
 from trainer.tasks.task import Batch, Task
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Results up to a step, the same on all ranks."""
+
+    step: int
+    """Optimizer steps taken."""
+    rate: float
+    """Learning rate of the newest."""
+    loss: float | None
+    """Mean loss since the last reading, of steps that were taken; None: nothing was counted in them."""
+    found: Findings
+    loss_scale: float | None
+    sums: list[float]
+    """Values given to `send`, added over ranks."""
+
+
+class Readings:
+    """Adds up losses and counts of a rank on the device between two readings; the guard's counts are read along."""
+
+    def __init__(self, device: torch.device, guard: GradientGuard) -> None:
+        self._device, self._guard = device, guard
+        self._step_loss = torch.zeros((), device=device)
+        # Loss and count since the last reading.
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._pending: tuple[int, float, bool, torch.Tensor, torch.cuda.Event | None] | None = None
+
+    def add(self, loss: torch.Tensor) -> None:
+        """Take in the sum of the loss of a slot."""
+        self._step_loss += loss
+
+    def end_step(self, left_out: torch.Tensor, count: torch.Tensor | int) -> None:
+        """Take in a step, unless it was left out ([] 1.0, else 0.0); `count` is the denominator of its loss."""
+        taken = left_out == 0
+        self._sums[0] += torch.where(taken, self._step_loss, 0.0)
+        self._sums[1] += torch.where(taken, count, 0)
+        self._step_loss.zero_()
+
+    def send(self, step: int, rate: float, own: list[float], scale: torch.Tensor | None) -> None:
+        """Start to add over ranks and to copy to the host; every rank must call this at the same step.
+
+        `own` are values of this rank, to be added over ranks too.
+        """
+        loss, count = self._sums
+        sums = torch.cat([loss[None], torch.tensor(own, dtype=torch.float64).to(self._device, non_blocking=True)])
+        dist.all_reduce(sums)
+        values = torch.cat(
+            [torch.stack([count if scale is None else scale.double(), count]), self._guard.tensors(), sums]
+        )
+        self._sums.zero_()
+        arrived = None
+        if self._device.type == "cuda":
+            values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        self._pending = (step, rate, scale is not None, values, arrived)
+
+    def read(self) -> Reading | None:
+        """Return what was sent last, and wait for it; None if there is nothing to be read.
+
+        Raises:
+            DataError: Gradients were such that training must end (trainer/model/numerics.py).
+        """
+        if self._pending is None:
+            return None
+        step, rate, scaled, values, arrived = self._pending
+        self._pending = None
+        if arrived is not None:
+            arrived.synchronize()
+        scale, count, *rest = values.tolist()
+        found, loss, sums = self._guard.read(rest[:4]), rest[4], rest[5:]
+        return Reading(step, rate, loss / count if count else None, found, scale if scaled else None, sums)
+
+
+if TYPE_CHECKING:
+    from trainer.train import Training
 
 # First samples of training that TensorBoard shows (`Task.first_samples`).
 SHOWN_SAMPLES = 16
 
 
 class Reporting:
-    """One rank's part in the reports, which the first rank writes.
+    """One rank's part in the reports of a training, which goes on from `checkpoint`; the first rank writes them."""
 
-    Attempt number `attempt` at the training begins at `first_step`, where it goes on from `checkpoint`; `log` writes a
-    line once, not once per rank.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        rank: Rank,
-        stepper: Stepper,
-        feed: TrainingData,
-        events: EventLog,
-        log: Callable[[str], None],
-        *,
-        tensorboard_folder: Path,
-        scalars_folder: Path,
-        attempt: int,
-        first_step: int,
-        checkpoint: CheckpointManifest | None,
-        budget: Budget,
-    ) -> None:
-        self._rank, self._stepper, self._log = rank, stepper, log
-        self._steps_per_epoch = feed.steps_per_epoch
-        self._learning_rate = config.train.learning_rate
+    def __init__(self, training: Training, checkpoint: CheckpointManifest | None, budget: Budget) -> None:
+        config, data, assignment = training.config, training.data, training.assignment
+        self._rank, self._stepper, self._log = training.rank, training.stepper, training.log
+        self._steps_per_epoch, self._learning_rate = data.steps_per_epoch, config.train.learning_rate
         self.budget = budget
         self.status = TrainingStatus(
             config,
-            steps_per_epoch=feed.steps_per_epoch,
-            total_steps=feed.total_steps,
+            steps_per_epoch=data.steps_per_epoch,
+            total_steps=data.total_steps,
             checkpoint=checkpoint,
-            budget=self.budget,
+            budget=budget,
         )
-        self.data = DataReport(rank.device, events, replace_bad=feed.dataset.replace_bad)
+        self.data = DataReport(self._rank.device, training.events, replace_bad=data.dataset.replace_bad)
         self._board: Board | None = None
-        self._readings = Readings(rank.device, stepper.guard)
+        self._readings = Readings(self._rank.device, self._stepper.guard)
         self._samples = self._samples_sent = 0
-        self._unit, self._task = feed.task.unit, feed.task
+        self._task = data.task
         self._first_slot: Batch | None = None
-        if not rank.is_first:
+        if not self._rank.is_first:
             return
-        self._board = Board(tensorboard_folder, scalars_folder, attempt=attempt, first_step=first_step)
-        self._gauges = GpuGauges(rank.device, log)
+        self._board = Board(
+            assignment.tensorboard_folder,
+            assignment.scalars_folder,
+            attempt=training.checkpoints.attempt_number,
+            first_step=training.step,
+        )
+        self._gauges = GpuGauges(self._rank.device, self._log)
         # An attempt that goes on from a checkpoint finds the first slot written: step 1 is never void then.
-        shows_samples = type(feed.task).first_samples is not Task.first_samples
-        if first_step == 0 and config.inspect.samples == "show" and shows_samples:
-            stepper.on_model_input = self._keep_first_slot
+        shows_samples = config.inspect.samples == "show" and type(self._task).first_samples is not Task.first_samples
+        if training.step == 0 and shows_samples:
+            self._stepper.on_model_input = self._keep_first_slot
 
     def add(self, loss: torch.Tensor) -> None:
         """Take in the loss of a slot, summed over its samples."""
@@ -126,9 +187,9 @@ class Reporting:
         if counts[0] > 0:
             mean_s = counts[0] / self._rank.ranks
             values["train/samples_per_s"] = self._samples_sent / mean_s
-            if self._unit:
-                values[f"train/{self._unit}_per_s"] = counts[-1] / mean_s
-                words += f", {counts[-1] / mean_s:,.0f} {self._unit}/s"
+            if unit := self._task.unit:
+                values[f"train/{unit}_per_s"] = counts[-1] / mean_s
+                words += f", {counts[-1] / mean_s:,.0f} {unit}/s"
         if self._board is not None:
             self._show_first_slot()
             self._board.add(reading.step, values | read_memory(self._rank.device) | self._gauges.values())
@@ -151,10 +212,7 @@ class Reporting:
         epoch_is_over: bool,
         say: Callable[[str, int], None],
     ) -> None:
-        """Report an evaluation on the validation split, None where there is none, and where training stands.
-
-        `stop` is the budget that is spent. Without one, train.max_steps may end training within an epoch.
-        """
+        """Report an evaluation on the validation split (None: there is no such split); `stop` is a spent budget."""
         status, validation = self.status, "done, and there is no validation split"
         if evaluation is not None:
             if self._board is not None:

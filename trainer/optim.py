@@ -31,12 +31,7 @@ def make_optimizer(
     """Return AdamW or SGD; vectors and scalars (biases, normalisation weights) are not decayed.
 
     Fused: one pass over the memory, and the only kind that can be told by a tensor on the device to leave a step out.
-
-    Args:
-        model: The network; frozen parameters are left out.
-        train: The configuration's section.
-        factors: Of the learning rate, by names of parameters, as `rate_factors` returns them; None: 1 for all.
-        task: The task; its `optimizer` gets the same groups.
+    Frozen parameters are left out. `factors` are from `rate_factors`; the task's `optimizer` gets the same groups.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     by_kind: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}

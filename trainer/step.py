@@ -66,10 +66,7 @@ class Update:
 class Stepper:
     """The network of one rank, spread over all ranks, with its optimizer, average and loss scale.
 
-    Attributes:
-        initial: What was taken of the weights to start from (`start`).
-        guard: Counts gradients that are not finite.
-        on_model_input: Called with the network's next batch, which it must not change.
+    `initial` is what was taken of the weights to start from; `on_model_input` is called with the network's next batch.
     """
 
     def __init__(
@@ -122,15 +119,10 @@ class Stepper:
         return self._parallel.module
 
     def check_slots_of_one(self, samples: int, slot_size: int, config: RunConfig | None = None) -> None:
-        """Refuse slots of one sample where the model cannot train on them.
+        """Refuse slots of one sample where the model cannot train on them (ConfigError).
 
-        Args:
-            samples: Per epoch.
-            slot_size: Of a full slot.
-            config: With the global batch of all machines, where this one stands for several; None: the stepper's own.
-
-        Raises:
-            ConfigError: There are such slots and the model cannot.
+        `samples` are those of an epoch; `config` has the global batch of all machines, where this one stands for
+        several (None: the stepper's own).
         """
         inputs = self._task.inputs(self._task.example(1))
         check_slots_of_one(self.model, inputs, config or self._config, samples, slot_size, self._log)
@@ -280,12 +272,7 @@ class Stepper:
         """Run one slot, or with `largest` the longest samples that there may be, forward and backward.
 
         With `alone` the other ranks need not do the same: a slot that is not the last of its step has no collective.
-
-        Returns:
-            The sum of its loss, [].
-
-        Raises:
-            ConfigError: The task's loss returned no sum and count.
+        Return the sum of its loss, [].
         """
         request = slot.request
         # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.

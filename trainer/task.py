@@ -22,8 +22,9 @@ from trainer.export.inputs import check_export_of_run
 from trainer.launch import Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.choices import choose_batch_layout, choose_threads, find_differences
-from trainer.launch.launcher import Launcher, run_ranks
+from trainer.launch.launcher import Launcher
 from trainer.launch.nodes import Nodes, find_nodes
+from trainer.launch.run import run_ranks
 from trainer.supervise.notice import metadata_host
 from trainer.tasks.shard_checks import load_shards
 from trainer.weights.previous import find_initial_weights, with_arguments_of_weights

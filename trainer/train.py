@@ -40,9 +40,8 @@ from trainer.step import Stepper
 from trainer.supervise.account import Account
 from trainer.supervise.limits import Budget, Reason, describe_stop, is_over, require_validation
 from trainer.supervise.stop import StopRequest, end_loader_processes
-from trainer.supervise.supervisor import RankSupervisor
+from trainer.supervise.supervisor import RankSupervisor, longest_wait_s
 from trainer.supervise.vote import StopAgreement, Vote
-from trainer.supervise.watchdog import longest_wait_s
 from trainer.tasks.metrics import check_metrics
 from trainer.weights.start import StartWeights
 
@@ -97,26 +96,14 @@ class Training:
         self.initial = checkpoint.initial if checkpoint else self.stepper.initial
         if checkpoint is not None:
             self._restore(found.uri, checkpoint)
-        self.reporting = Reporting(
-            self.config,
-            rank,
-            self.stepper,
-            self.data,
-            events,
-            self.log,
-            tensorboard_folder=assignment.tensorboard_folder,
-            scalars_folder=assignment.scalars_folder,
-            attempt=self.checkpoints.attempt_number,
-            first_step=self.step,
-            checkpoint=checkpoint,
-            budget=Budget.of_attempt(
-                self.config.resources,
-                Path(assignment.attempt_folder),
-                recorded_s=checkpoint.spent_s if checkpoint else 0.0,
-                began_at=assignment.began_at,
-                is_first=rank.is_first,
-            ),
+        budget = Budget.of_attempt(
+            self.config.resources,
+            Path(assignment.attempt_folder),
+            recorded_s=checkpoint.spent_s if checkpoint else 0.0,
+            began_at=assignment.began_at,
+            is_first=rank.is_first,
         )
+        self.reporting = Reporting(self, checkpoint, budget)
         samples = {name: split.samples for name, split in self.data.manifest.splits.items()}
         total, of_epoch = self.total_steps, self.data.steps_per_epoch
         self.log(describe_start(self.config, self.stepper.model, samples, total_steps=total, steps_per_epoch=of_epoch))

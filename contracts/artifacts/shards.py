@@ -298,7 +298,7 @@ class ShardManifest(Contract):
     std: list[float] | None = None
     """Standard deviation of the channels over the same pixels."""
     verify: Literal["decode", "header", "none"] = "decode"
-    """How images were checked."""
+    """How images were checked; `header`: shards that were adopted."""
     images: ImageStatistics | None = None
     """What the shard files hold, tombstones included."""
     prepared: Prepared | None = None
@@ -309,8 +309,6 @@ class ShardManifest(Contract):
     """The tokenizer of `sharding.tokenizer`; None where it is not set."""
     parent: str | None = None
     """Fingerprint of the manifest whose shards are reused: a folder beside this one; None where all were written."""
-    listing_without_times: str = ""
-    """Hash of the listing without the modification times of local files: equal where only these differ."""
     code_version: str = ""
     """Version of the package that wrote the shards."""
     key: str = ""

@@ -13,14 +13,13 @@ from pydantic import field_validator, model_validator
 
 from contracts.config.base import Section, refusal
 from contracts.config.cloud import CloudSection, DataflowSection, ImagesSection, VertexSection
-from contracts.config.data import AugmentSection, DataSection
+from contracts.config.data import DataSection
 from contracts.config.resources import MachineSection, ResourcesSection, Strategy
 from contracts.config.run import CodeSection, InspectSection, RunSection, ScheduleSection, TaskSection
 from contracts.config.sharding import (
     CLASS_KINDS,
     FILE_KINDS,
     SPLITS,
-    ConvertSection,
     FieldKind,
     FieldSection,
     ShardingSection,
@@ -34,43 +33,6 @@ from contracts.config.training import (
     ParallelSection,
     TrainSection,
 )
-
-__all__ = [
-    "CLASS_KINDS",
-    "FILE_KINDS",
-    "SPEED_FIELDS",
-    "SPLITS",
-    "STAGES",
-    "STAGE_KEYS",
-    "AugmentSection",
-    "CheckpointSection",
-    "CloudSection",
-    "CodeSection",
-    "ConvertSection",
-    "DataSection",
-    "DataflowSection",
-    "EarlyStoppingSection",
-    "ExportSection",
-    "FieldKind",
-    "FieldSection",
-    "ImagesSection",
-    "InspectSection",
-    "MachineSection",
-    "ModelSection",
-    "ParallelSection",
-    "ProfileSection",
-    "RegisterSection",
-    "ResourcesSection",
-    "RunConfig",
-    "RunSection",
-    "ScheduleSection",
-    "ShardingSection",
-    "SplitFractions",
-    "Strategy",
-    "TaskSection",
-    "TrainSection",
-    "VertexSection",
-]
 
 # The metaclass, abc.ABCMeta, has a method of this name, which models do not use.
 warnings.filterwarnings("ignore", 'Field name "register" in "RunConfig" shadows')

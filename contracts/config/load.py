@@ -155,7 +155,6 @@ def to_yaml(config: RunConfig) -> str:
 
 
 def _one_line(error: yaml.YAMLError) -> str:
-    """Return what is wrong with a text as YAML, and in which line."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return str(error).partition("\n")[0]
     return f"{error.problem} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"

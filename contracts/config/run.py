@@ -50,11 +50,6 @@ class TaskSection(Section):
     """Keyword arguments of the task's class."""
 
     @property
-    def may_read_images(self) -> bool:
-        """Whether samples may have images: of the tool's tasks those that are named so, and each of the user's."""
-        return self.is_own or self.name.startswith("image_")
-
-    @property
     def is_own(self) -> bool:
         """Whether it is a class of the user's."""
         return ":" in self.name

@@ -145,9 +145,9 @@ class ShardingSection(Section):
     """Share of the samples in each split, where the source does not give their split."""
     target_shard_bytes: Annotated[int, Field(strict=True, ge=1024)] = 128 << 20
     """Size of a shard to aim at, in bytes of the source files."""
-    verify: Literal["decode", "header", "none"] = "decode"
-    """What is checked of every image on the way: that it decodes, that its header can be read, or nothing but its kind
-    by its first bytes (then sizes, and mean and std of the channels, are unknown)."""
+    verify: Literal["decode", "none"] = "decode"
+    """What is checked of every image on the way: that it decodes, or nothing but its kind by its first bytes (then
+    sizes, and mean and std of the channels, are unknown)."""
     max_rejected_fraction: Fraction = 0.01
     """Share of the files that may be unreadable as images before the stage fails."""
     duplicates: Literal["warn", "fail", "off"] = "warn"
@@ -159,7 +159,7 @@ class ShardingSection(Section):
     background: Annotated[str, Field(pattern=r"^(#[0-9a-f]{6}|white|black)$")] = "white"
     """Colour that transparent images are laid on, with verify=decode: white, black or #rrggbb."""
     max_pixels: Annotated[int, Field(strict=True, ge=1, le=1 << 32)] = (1 << 30) // 4 // 3
-    """Most pixels (width times height) of an image, with verify=decode or header; larger ones are rejected. Decoding
+    """Most pixels (width times height) of an image, with verify=decode; larger ones are rejected. Decoding
     takes 3 bytes per pixel, of 16 bits per channel up to 9. The default is 89 megapixels."""
     incremental: bool = False
     """Whether shards of an earlier state of the source are reused, so that only what is new or changed is written."""
@@ -182,15 +182,9 @@ class ShardingSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_as_meant(cls, values: Any) -> Any:
-        """Take `false` for `off`, and refuse a colour that YAML took for a comment."""
-        if not isinstance(values, dict):
-            return values
-        if values.get("duplicates") is False:
-            values = {**values, "duplicates": "off"}
-        if "background" in values and values["background"] is None:
-            raise ValueError(
-                'background is empty: # begins a comment in YAML, so a colour stands in quotes ("#ff0000")'
-            )
+        """Take `false` for `off`."""
+        if isinstance(values, dict) and values.get("duplicates") is False:
+            return {**values, "duplicates": "off"}
         return values
 
     @property

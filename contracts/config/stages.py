@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from contracts.config.base import Auto, NotBool, PositiveInt, Section
 
@@ -61,16 +61,6 @@ class ExportSection(Section):
     def batches(self) -> tuple[int, int]:
         """Batch size that an engine is tuned for, and the largest that it takes; the smallest is 1."""
         return min(8, self.max_batch), self.max_batch
-
-    @field_validator("precision", mode="before")
-    @classmethod
-    def _without_bf16(cls, given: object) -> object:
-        if given == "bf16":
-            raise ValueError(
-                "fp32, fp16 or int8; nothing without a GPU computes bf16: use fp16, which keeps in fp32 what it "
-                "cannot hold"
-            )
-        return given
 
 
 class RegisterSection(Section):

@@ -298,14 +298,11 @@ def list_folders(uri: str) -> list[str]:
     return [folder.removeprefix(_prefix_of(uri))[:-1] for folder in sorted(listed.prefixes)]
 
 
-def list_objects(uri: str, recursive: bool, start: str = "", end: str = "", most: int = 0) -> Iterator[ObjectInfo]:
-    """Yield the objects below a folder, a page of 1,000 at a time: with names in [start, end), `most` of them."""
-    prefix = _prefix_of(uri)
-    options: dict[str, Any] = {"start_offset": prefix + start, "end_offset": prefix + end if end else None}
+def list_objects(uri: str, recursive: bool) -> Iterator[ObjectInfo]:
+    """Yield the objects below a folder, a page of 1,000 at a time."""
     with explained(uri):
-        delimiter = None if recursive else "/"
-        for blob in _list(uri, delimiter=delimiter, max_results=most or None, fields=_INFO_FIELDS, **options):
-            yield _describe(blob, prefix)
+        for blob in _list(uri, delimiter=None if recursive else "/", fields=_INFO_FIELDS):
+            yield _describe(blob, _prefix_of(uri))
 
 
 def publish_stream(uri: str, stream: BinaryIO, num_bytes: int) -> str:
@@ -438,7 +435,6 @@ def _first_line(error: BaseException) -> str:
 
 
 def _call_options() -> dict[str, Any]:
-    """Return timeout and retry for any call of the client."""
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     return {"timeout": (CONNECT_TIMEOUT_S, READ_TIMEOUT_S), "retry": DEFAULT_RETRY.with_timeout(RETRY_DEADLINE_S)}

@@ -116,7 +116,6 @@ def make_cloud(folder: Path, prepared: RehearsalConfig, options: RehearsalOption
         folder,
         projects={config.cloud.project: PROJECT_NUMBER},
         buckets=sorted(prepared.buckets),
-        location=config.cloud.region,
         market=Market(
             preemptions=spread(count, seed=options.seed or 0, nodes=nodes, job=job),
             stockouts=options.stockouts,

@@ -85,7 +85,6 @@ def _make_cloud(config: RunConfig | None, options: RehearsalOptions, folder: Pat
         folder,
         projects={PROJECT: PROJECT_NUMBER},
         buckets=buckets,
-        location=REGION,
         scale=Scale(processes_per_node=options.processes, time_scale=options.time_scale),
         rules=options.rules(),
     )

@@ -35,7 +35,7 @@ from records.decode import UndecodableImage, decode, read_header
 from records.fields import image_of
 from records.index import ROW, Index, SampleIndex, pack_index, read_samples
 from records.sample import ForeignSample
-from records.statistics import ChannelSums, ImageCounter, channel_statistics, is_summed, summed_share
+from records.statistics import ChannelSums, Tally, channel_statistics, is_summed, summed_share
 
 # Patterns of file names by split, unless others are given.
 DEFAULT_PATTERNS = {"train": "train*", "validation": "val*", "test": "test*"}
@@ -132,7 +132,7 @@ def adopt(
         shards=Shards.of(entries),
         rejected=collected.rejected,
         verify=verify,
-        images=collected.counter.total().describe(),
+        images=collected.tally.describe(),
         code_version=importlib.metadata.version("shardline"),
     )
     sums = _sum_pixels(folder_uri, manifest, indices)
@@ -188,7 +188,6 @@ def read_classes(path: Path) -> list[str]:
 
 
 def _find_shards(folder_uri: str, patterns: Mapping[str, str]) -> list[ForeignShard]:
-    """Return every shard directly in a folder, in the order of the splits and of the names."""
     found = []
     for info in storage.list_objects(folder_uri, recursive=False):
         shard_format = _FORMATS.get(PurePosixPath(info.name).suffix)
@@ -224,7 +223,7 @@ class _Collected:
         self.names: dict[int | str, str] = {}
         """Class names that shards give to numbers."""
         self.rejected: list[Rejected] = []
-        self.counter = ImageCounter()
+        self.tally = Tally()
 
     def add(self, shard_name: str, samples: Iterable[ForeignSample]) -> Index:
         """Return the rows of a shard; their `label` is a number of `labels`.
@@ -242,7 +241,7 @@ class _Collected:
             except UndecodableImage as reason:
                 self.rejected.append(Rejected(path=path, reason=str(reason)))
                 continue
-            self.counter.add(header.image_format, header.mode, (), header.width, header.height)
+            self.tally.add(header.image_format, header.mode, (), header.width, header.height)
             known = self.names.setdefault(sample.label, sample.class_name) if sample.class_name is not None else None
             if known != sample.class_name:
                 raise DataError(

@@ -144,7 +144,7 @@ def _media_headers(record: Record) -> dict[str, str]:
         "x-goog-stored-content-encoding": str(fields.get("contentEncoding", "identity")),
         "x-goog-stored-content-length": str(record.size),
         "x-goog-storage-class": str(fields.get("storageClass", "STANDARD")),
-        "x-goog-hash": f"crc32c={record.crc32c}" + ("" if record.md5 is None else f",md5={record.md5}"),
+        "x-goog-hash": f"crc32c={record.crc32c},md5={record.md5}",
     }
     for name, header in (("contentEncoding", "Content-Encoding"), ("cacheControl", "Cache-Control")):
         if name in fields:

@@ -39,7 +39,6 @@ class Bucket:
 
     def resource(self, endpoint: str) -> dict[str, Any]:
         """Return it as https://cloud.google.com/storage/docs/json_api/v1/buckets#resource."""
-        location = str(self.fields.get("location", "US")).upper()
         created = _time_text(self.created_us)
         resource = {
             "kind": "storage#bucket",
@@ -50,13 +49,14 @@ class Bucket:
             "timeCreated": created,
             "updated": created,
             "metageneration": "1",
-            "locationType": _location_type(location),
+            "location": "US",
+            "locationType": "multi-region",
             "storageClass": "STANDARD",
             "etag": "CAE=",
             "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "inherited"},
             "softDeletePolicy": {"retentionDurationSeconds": "0"},
         }
-        return resource | self.fields | {"location": location}
+        return resource | self.fields
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Record:
     path: Path
     size: int
     crc32c: str
-    md5: str | None
+    md5: str
     fields: dict[str, Any] = field(default_factory=dict)
     """What a client may set: contentType, metadata, cacheControl and so on."""
 
@@ -96,13 +96,12 @@ class Record:
             "storageClass": "STANDARD",
             "size": str(self.size),
             "crc32c": self.crc32c,
+            "md5Hash": self.md5,
             "etag": self.etag,
             "timeCreated": created,
             "updated": created,
             "timeStorageClassUpdated": created,
         }
-        if self.md5 is not None:
-            resource["md5Hash"] = self.md5
         return resource | self.fields
 
 
@@ -149,17 +148,11 @@ NOTHING = Preconditions()
 class Objects:
     """The buckets and objects below a root folder.
 
-    Two writes to one object are at least `write_interval_s` apart (0: no limit). Buckets that plain files make are in
-    `location`.
+    Two writes to one object are at least `write_interval_s` apart (0: no limit).
     """
 
     def __init__(
-        self,
-        root: Path,
-        *,
-        write_interval_s: float = 0.0,
-        location: str = "US",
-        clock: Callable[[], float] = time.monotonic,
+        self, root: Path, *, write_interval_s: float = 0.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._contents = ContentFolder(root)
         self._write_interval_s, self._clock = write_interval_s, clock
@@ -173,7 +166,7 @@ class Objects:
         self._last_us = 0
         for bucket, name, path, checksums in self._contents.adopt():
             if bucket not in self._buckets:
-                self.create_bucket(bucket, {"location": location})
+                self.create_bucket(bucket, {})
             generation = max(1, path.stat().st_mtime_ns // 1000)
             self._last_us = max(self._last_us, generation)
             self._put(_record(bucket, name, generation, path, checksums, {}))
@@ -360,11 +353,3 @@ def _time_text(microseconds: int) -> str:
     """Return a time in RFC 3339, in milliseconds, as Cloud Storage writes it."""
     seconds, rest = divmod(microseconds, 10**6)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:03d}Z"
-
-
-def _location_type(location: str) -> str:
-    """Return the kind of a location: https://cloud.google.com/storage/docs/locations."""
-    if location in ("US", "EU", "ASIA"):
-        return "multi-region"
-    # Regions have a `-` in their names, predefined dual-regions none: NAM4, EUR4, ASIA1.
-    return "region" if "-" in location else "dual-region"

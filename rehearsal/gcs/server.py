@@ -26,7 +26,6 @@ class BucketService:
     Args:
         root: Folder of the buckets, made if it is not there. A folder of plain files in it becomes a bucket.
         buckets: Buckets to make.
-        location: Of those, and of those that plain files make.
         access_log: File of JSON lines to append to.
         rules: Faults and costs from the start.
         write_interval_s: Shortest time between two writes to one object, below which 429 is answered; 0: no limit.
@@ -41,11 +40,10 @@ class BucketService:
         access_log: str | Path | None = None,
         rules: Iterable[Rule] = (),
         write_interval_s: float = WRITE_INTERVAL_S,
-        location: str = "US",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root = Path(root)
-        self.objects = Objects(self.root, write_interval_s=write_interval_s, location=location, clock=clock)
+        self.objects = Objects(self.root, write_interval_s=write_interval_s, clock=clock)
         self.faults = Faults()
         self.faults.set(*rules)
         self.access_log = AccessLog[StorageRequest](None if access_log is None else Path(access_log), settle_s=5.0)
@@ -54,7 +52,7 @@ class BucketService:
         existing = {bucket.name for bucket in self.objects.buckets()}
         for bucket in buckets:
             if bucket not in existing:
-                self.objects.create_bucket(bucket, {"location": location})
+                self.objects.create_bucket(bucket, {})
 
     def close(self) -> None:
         """Discard uploads under way and close the files, once no request is under way."""

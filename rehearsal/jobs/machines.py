@@ -207,13 +207,10 @@ class JobMachines:
     def _record(self, notice: _Notice, *, is_escalated: bool) -> None:
         preemption, node = notice.preemption, self._nodes[notice.preemption.node]
         preempted = Preempted(
-            self._job.name,
             self._job.display_name,
             preemption.node,
             preemption.kind,
             notice.step,
-            self._num_starts,
-            self._place.clock.now(),
             exit_code=node.tree.returncode,
             escalated=is_escalated,
         )

@@ -36,17 +36,12 @@ class Preemption:
 class Preempted:
     """A machine that was taken away while it ran."""
 
-    job: str
-    """Resource name of the custom job."""
     display_name: str
+    """Of the custom job."""
     node: int
     kind: Kind
     step: int
     """The last step that training had reported; 0: none."""
-    attempt: int
-    """How often the job's machines had been started before."""
-    time: float
-    """Seconds since 1970, by the local cloud's clock."""
     exit_code: int | None = None
     """Of its container; negative for a signal. One that ended before its time was over is judged by it."""
     escalated: bool = False
@@ -83,8 +78,6 @@ class Market:
         watch: Callable[[Path], Progress] | None = None,
     ) -> None:
         self._wanted, self._stockouts = list(preemptions), set(stockouts)
-        # Each job has a thread of its own: a preemption is that of the first which was given it, until it has ended.
-        self._claims: dict[Preemption, threading.Thread] = {}
         self.watch = watch
         self._lock = threading.Lock()
         self.preempted: list[Preempted] = []
@@ -112,28 +105,16 @@ class Market:
             self._stockouts.clear()
 
     def due(self, display_name: str, num_nodes: int, step: int, total: int) -> Preemption | None:
-        """Return the next preemption of a job when its time has come; `total` 0: its steps are not known yet.
-
-        No other thread gets it meanwhile; this one gets it again until it is recorded.
-        """
-        thread = threading.current_thread()
+        """Return the next preemption of a job when its time has come; `total` 0: its steps are not known yet."""
         with self._lock:
-            free = [
-                one
-                for one in self._wanted
-                if self._claims.get(one, thread) is thread or not self._claims[one].is_alive()
-            ]
-            first = next((one for one in free if one.job in display_name and one.node < num_nodes), None)
-            if first is None or not max(1, first.at_fraction * total) <= step < total:
-                return None
-            self._claims[first] = thread
-            return first
+            first = next((one for one in self._wanted if one.job in display_name and one.node < num_nodes), None)
+            is_due = first is not None and max(1, first.at_fraction * total) <= step < total
+            return first if is_due else None
 
     def record(self, preemption: Preemption, preempted: Preempted) -> None:
         """Keep a preemption that has happened."""
         with self._lock:
             self._wanted.remove(preemption)
-            self._claims.pop(preemption, None)
             self.preempted.append(preempted)
 
 

@@ -136,13 +136,11 @@ def environment_of(
     """Return what a machine's container finds in its environment beside what all containers have."""
     task = {"type": f"workerpool{machine.pool}", "index": machine.index}
     spec = {"cluster": pools, "environment": "cloud", "task": task, "job": "{}"}
-    chiefs = {"chief" if name == "workerpool0" else name: addresses for name, addresses in pools.items()}
     host, _, port = pools["workerpool0"][0].partition(":")
     threads = max(1, len(cores_of(machine, len(machines))) // (scale.processes_per_node or 1))
     environment = {
         **thread_environment(threads),
         "CLUSTER_SPEC": json.dumps(spec),
-        "TF_CONFIG": json.dumps({**spec, "cluster": chiefs}),
         "CLOUD_ML_JOB_ID": job.name.rpartition("/")[2],
         "CLOUD_ML_PROJECT_ID": job.name.split("/")[1],
         "RANK": str(machine.node),

@@ -10,7 +10,6 @@ with `Metadata-Flavor: Google`, to this host's name, that come from no proxy and
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import secrets
@@ -18,15 +17,15 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+
+from rehearsal.servers.http import Request, Response, Send
+from rehearsal.servers.http_server import HttpServer
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = ("169.254.169.254", "metadata.google.internal", "metadata", LOOPBACK)
 _ROOT = "/computeMetadata/v1/"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-_IDLE_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,12 @@ class MetadataServer:
             "universe": {"universe-domain": "googleapis.com"},
         }
         self._secret = secrets.token_urlsafe(24)
-        server = self._server = _Server((LOOPBACK, 0), type("Handler", (_Handler,), {"metadata": self}))
-        address = f"{LOOPBACK}:{server.server_address[1]}/{self._secret}"
+        # A client that does not wait for its answer has no part in a fault.
+        self._server = HttpServer(self._serve, [])
+        self._server.start()
+        address = f"{LOOPBACK}:{self._server.port}/{self._secret}"
         self.environment = {"GCE_METADATA_HOST": address, "GCE_METADATA_IP": address}
         """Variables by which clients find it; google-auth asks the second whether there is such a server at all."""
-        threading.Thread(target=server.serve_forever, args=(0.05,), name=f"metadata {name}", daemon=True).start()
 
     def preempt(self) -> None:
         """Say that the machine is taken away; who waits for it is answered."""
@@ -89,23 +89,24 @@ class MetadataServer:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> tuple[int, str, bytes]:
+    def _serve(self, request: Request, send: Send) -> None:
+        status, kind, body = self._answer(request)
+        send(Response(status, {"Metadata-Flavor": "Google", "Content-Type": kind, "ETag": etag_of(body)}, body))
+
+    def _answer(self, request: Request) -> tuple[int, str, bytes]:
         """Return the HTTP status, type and body for a request; wait where it asks to wait for a change."""
-        text = "application/text"
-        secret, _, path = target.removeprefix("/").partition("/")
-        if (refusal := self._find_refusal(method, secret.partition("?")[0], headers)) is not None:
-            self._on_refused(f"metadata server: {refusal}: /{path}")
+        text, query = "application/text", request.query
+        secret, _, rest = request.path.removeprefix("/").partition("/")
+        if (refusal := self._find_refusal(request.method, secret, request.headers)) is not None:
+            self._on_refused(f"metadata server: {refusal}: /{rest}")
             return 403, text, f"{refusal}\n".encode()
-        parts = urlsplit(f"/{path}")
-        if parts.path == "/":
+        if not rest:
             return 200, text, b"computeMetadata/\n"
-        query = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
         if query.get("wait_for_change") == "true":
-            self._wait(parts.path, query)
-        value = self._find(parts.path, query)
+            self._wait(f"/{rest}", query)
+        value = self._find(f"/{rest}", query)
         if value is None:
             return 404, text, b"not found\n"
         if isinstance(value, dict | list) or query.get("alt") == "json":
@@ -157,38 +158,3 @@ class MetadataServer:
 def etag_of(body: bytes) -> str:
     """Return the ETag of an answer: of the value alone, so equal values have equal ones."""
     return hashlib.sha256(body).hexdigest()[:16]
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that are gone."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = _IDLE_S
-    metadata: MetadataServer
-
-    def _serve(self) -> None:
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        status, kind, body = self.metadata.answer(self.command, self.path, headers)
-        self.send_response(status)
-        self.send_header("Metadata-Flavor", "Google")
-        self.send_header("Content-Type", kind)
-        self.send_header("ETag", etag_of(body))
-        self.send_header("Content-Length", str(len(body)))
-        with contextlib.suppress(OSError):
-            self.end_headers()
-            self.wfile.write(body)
-
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve
-
-    def version_string(self) -> str:
-        """Return the name that clients know."""
-        return "Metadata Server for VM"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""

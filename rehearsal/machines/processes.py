@@ -202,28 +202,10 @@ def end_processes(is_target: Callable[[int], bool]) -> list[int]:
         if time.monotonic() > deadline:
             return pids
         for pid in pids:
-            _kill(pid, is_target)
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
     return []
-
-
-def _kill(pid: int, is_target: Callable[[int], bool]) -> None:
-    """Kill a process, unless another one has got its number meanwhile."""
-    with contextlib.suppress(OSError):
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        except OSError:
-            # A kernel before 5.3, or a sandbox that refuses the call.
-            if is_target(pid):
-                os.kill(pid, signal.SIGKILL)
-            return
-        try:
-            if is_target(pid):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        finally:
-            os.close(descriptor)
 
 
 def _accepts(pid: int, number: int) -> bool:

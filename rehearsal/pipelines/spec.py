@@ -6,7 +6,6 @@ an exit handler or not. All else is refused when it is submitted, by the name of
 
 from __future__ import annotations
 
-import graphlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,6 @@ from google.protobuf import json_format
 
 from contracts.canonical import canonical
 from rehearsal.pipelines.placeholders import find_unknown
-from rehearsal.pipelines.values import upstream_of
 
 _SOURCES = {"componentInputParameter": None, "taskOutputParameter": None, "taskFinalStatus": None}
 _TASK = {
@@ -81,10 +79,7 @@ def find_unsupported(spec: Mapping[str, Any]) -> list[str]:
         google.protobuf.json_format.ParseError: It is no PipelineSpec.
     """
     known = normalise(spec)
-    reasons = (
-        ["platforms: a document for Kubernetes (the second one of a compiled file)"] if "platforms" in spec else []
-    )
-    reasons += _beyond(known, _SUPPORTED, "")
+    reasons = list(_beyond(known, _SUPPORTED, ""))
     for label, executor in known["deploymentSpec"]["executors"].items():
         reasons += [f"executor {label}: {reason}" for reason in _of_container(executor.get("container"))]
     components = {"root": known.get("root", {}), **known.get("components", {})}
@@ -120,15 +115,7 @@ def _of_component(name: str, component: Mapping[str, Any], components: Mapping[s
     for output, definition in component.get("outputDefinitions", {}).get("parameters", {}).items():
         if definition.get("parameterType") != "STRING":
             yield f"parameter {output}: an output that is no text"
-    tasks = component.get("dag", {}).get("tasks", {})
-    graph = {task: upstream_of(body) for task, body in tasks.items()}
-    for task, body in tasks.items():
+    for task, body in component.get("dag", {}).get("tasks", {}).items():
         is_handler = name == "root" and _EXIT_HANDLER.fullmatch(task)
-        if not is_handler and "dag" in components.get(body["componentRef"]["name"], {}):
+        if not is_handler and "dag" in components[body["componentRef"]["name"]]:
             yield f"task {task}: a group of tasks (a condition, a loop, a pipeline in a pipeline)"
-        for other in sorted(graph[task] - graph.keys()):
-            yield f"task {task}: it waits for {other}, which is not in its DAG"
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        yield f"its tasks wait for each other: {' -> '.join(error.args[1])}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -71,25 +72,20 @@ class AccessLog(Generic[Entry]):
         self._entries: deque[Entry] = deque(maxlen=_MAX_ENTRIES)
         self._file = None if path is None else path.open("a", buffering=1)
         self._settle_s = settle_s
-        self._under_way: Counter[str] = Counter()
+        self._under_way = 0
         self._changed = threading.Condition()
 
     @contextmanager
-    def running(self, method: str = "") -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Count a request as under way."""
         with self._changed:
-            self._under_way[method] += 1
+            self._under_way += 1
         try:
             yield
         finally:
             with self._changed:
-                self._under_way[method] -= 1
+                self._under_way -= 1
                 self._changed.notify_all()
-
-    def under_way(self, method: str) -> int:
-        """Return how many calls of a method have no answer yet."""
-        with self._changed:
-            return self._under_way[method]
 
     def add(self, entry: Entry) -> None:
         """Write an entry."""
@@ -104,16 +100,13 @@ class AccessLog(Generic[Entry]):
         patterns["method"] = method
         with self._changed:
             entries = list(self._entries)
-        return [
-            entry
-            for entry in entries
-            if all(fnmatchcase(getattr(entry, name), pattern) for name, pattern in patterns.items())
-        ]
+        matching = [all(fnmatchcase(getattr(e, name), text) for name, text in patterns.items()) for e in entries]
+        return list(itertools.compress(entries, matching))
 
     def wait(self) -> None:
         """Wait until no request is under way, at most `settle_s`."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._under_way.total(), timeout=self._settle_s)
+            self._changed.wait_for(lambda: not self._under_way, timeout=self._settle_s)
 
     def clear(self) -> None:
         """Forget the entries in memory, those of requests under way too; the file keeps them."""

@@ -63,8 +63,7 @@ class Dispatcher:
         resource, status = _resource(request), "OK"
         try:
             _check_host(caller, method.service, resource)
-            with self.log.running(method.short_name):
-                return method.handler(self.state, request, caller)
+            return method.handler(self.state, request, caller)
         except ServiceError as error:
             status = error.code
             raise

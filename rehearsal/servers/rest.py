@@ -17,35 +17,30 @@ from rehearsal.servers.http import Request, Response, Send, Serve, json_response
 from rehearsal.servers.http_server import HttpServer
 from rehearsal.servers.messages import from_dict, to_dict
 
-_LOCATION = "projects/*/locations/*"
-# Verb, URI template (https://google.aip.dev/127), method, and the field that the body holds ("*": the whole request).
-_METHODS = (
-    ("POST", f"/v1/{{parent={_LOCATION}}}/customJobs", "JobService.CreateCustomJob", "customJob"),
-    ("GET", f"/v1/{{parent={_LOCATION}}}/customJobs", "JobService.ListCustomJobs", ""),
-    ("GET", f"/v1/{{name={_LOCATION}/customJobs/*}}", "JobService.GetCustomJob", ""),
-    ("POST", f"/v1/{{name={_LOCATION}/customJobs/*}}:cancel", "JobService.CancelCustomJob", "*"),
-    ("POST", f"/v1/{{parent={_LOCATION}}}/pipelineJobs", "PipelineService.CreatePipelineJob", "pipelineJob"),
-    ("GET", f"/v1/{{parent={_LOCATION}}}/pipelineJobs", "PipelineService.ListPipelineJobs", ""),
-    ("GET", f"/v1/{{name={_LOCATION}/pipelineJobs/*}}", "PipelineService.GetPipelineJob", ""),
-    ("POST", f"/v1/{{name={_LOCATION}/pipelineJobs/*}}:cancel", "PipelineService.CancelPipelineJob", "*"),
-    ("POST", f"/v1/{{parent={_LOCATION}}}/schedules", "ScheduleService.CreateSchedule", "schedule"),
-    ("GET", f"/v1/{{parent={_LOCATION}}}/schedules", "ScheduleService.ListSchedules", ""),
-    ("GET", f"/v1/{{name={_LOCATION}/schedules/*}}", "ScheduleService.GetSchedule", ""),
-    ("DELETE", f"/v1/{{name={_LOCATION}/schedules/*}}", "ScheduleService.DeleteSchedule", ""),
-    ("POST", f"/v1/{{name={_LOCATION}/schedules/*}}:pause", "ScheduleService.PauseSchedule", "*"),
-    ("POST", f"/v1/{{name={_LOCATION}/schedules/*}}:resume", "ScheduleService.ResumeSchedule", "*"),
-    ("POST", f"/v1/{{parent={_LOCATION}}}/models:upload", "ModelService.UploadModel", "*"),
-    ("GET", f"/v1/{{parent={_LOCATION}}}/models", "ModelService.ListModels", ""),
-    ("GET", f"/v1/{{name={_LOCATION}/models/*}}:listVersions", "ModelService.ListModelVersions", ""),
-    ("GET", f"/v1/{{name={_LOCATION}/models/*}}", "ModelService.GetModel", ""),
-    ("POST", f"/v1/{{name={_LOCATION}/models/*}}:mergeVersionAliases", "ModelService.MergeVersionAliases", "*"),
-    ("GET", f"/v1/{{name={_LOCATION}/**/operations/*}}", "Operations.GetOperation", ""),
-    ("GET", f"/v1/{{name={_LOCATION}/operations/*}}", "Operations.GetOperation", ""),
-    ("GET", "/v1b3/projects/{projectId}/locations/{location}/jobs/{jobId}", "JobsV1Beta3.GetJob", ""),
-    ("POST", "/v2/entries:list", "LoggingServiceV2.ListLogEntries", "*"),
-    ("GET", "/v3/{name=projects/*}", "Projects.GetProject", ""),
-)
-_VARIABLE = re.compile(r"\{([a-zA-Z]+)(?:=([^}]+))?\}")
+# Verb and path below projects/*/locations/* -> method, and the field that the body holds ("*": the whole request).
+_METHODS = {
+    ("POST", "customJobs"): ("JobService.CreateCustomJob", "customJob"),
+    ("GET", "customJobs"): ("JobService.ListCustomJobs", ""),
+    ("GET", "customJobs/*"): ("JobService.GetCustomJob", ""),
+    ("POST", "customJobs/*:cancel"): ("JobService.CancelCustomJob", "*"),
+    ("POST", "pipelineJobs"): ("PipelineService.CreatePipelineJob", "pipelineJob"),
+    ("GET", "pipelineJobs"): ("PipelineService.ListPipelineJobs", ""),
+    ("GET", "pipelineJobs/*"): ("PipelineService.GetPipelineJob", ""),
+    ("POST", "pipelineJobs/*:cancel"): ("PipelineService.CancelPipelineJob", "*"),
+    ("POST", "schedules"): ("ScheduleService.CreateSchedule", "schedule"),
+    ("GET", "schedules"): ("ScheduleService.ListSchedules", ""),
+    ("GET", "schedules/*"): ("ScheduleService.GetSchedule", ""),
+    ("DELETE", "schedules/*"): ("ScheduleService.DeleteSchedule", ""),
+    ("POST", "schedules/*:pause"): ("ScheduleService.PauseSchedule", "*"),
+    ("POST", "schedules/*:resume"): ("ScheduleService.ResumeSchedule", "*"),
+    ("POST", "models:upload"): ("ModelService.UploadModel", "*"),
+    ("GET", "models"): ("ModelService.ListModels", ""),
+    ("GET", "models/*"): ("ModelService.GetModel", ""),
+    ("GET", "models/*:listVersions"): ("ModelService.ListModelVersions", ""),
+    ("POST", "models/*:mergeVersionAliases"): ("ModelService.MergeVersionAliases", "*"),
+    ("GET", "operations/*"): ("Operations.GetOperation", ""),
+}
+_PATH = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+)/([^:]+)(:[a-zA-Z]+)?")
 # What Google's front ends read from a query themselves: https://cloud.google.com/apis/docs/system-parameters
 _SYSTEM_PARAMETERS = {"alt", "key", "fields", "prettyPrint", "quotaUser", "userProject", "access_token", "callback"}
 
@@ -58,10 +53,7 @@ class RestServer:
 
     def __init__(self, dispatcher: Dispatcher, methods: Iterable[Method], sites: Mapping[str, Serve]) -> None:
         self._dispatcher, self._sites = dispatcher, sites
-        by_name = {method.short_name: method for method in methods}
-        self._routes = [
-            (verb, *_parse_template(template), by_name[name], body) for verb, template, name, body in _METHODS
-        ]
+        self._methods = {method.short_name: method for method in methods}
         self._server = HttpServer(locked(self._serve, dispatcher.access, self._log), dispatcher.failures)
         self.port, self.endpoint = self._server.port, self._server.endpoint
 
@@ -84,11 +76,15 @@ class RestServer:
             # google-auth asks in which regions a service account may be used: everywhere.
             self._log(request, "200")
             return json_response({"locations": [], "encodedLocations": "0x0"})
-        for verb, pattern, fields, method, body in self._routes:
-            if verb == request.method and (match := pattern.fullmatch(request.path)):
-                path_values = dict(zip(fields, map(unquote, match.groups()), strict=True))
-                message = _make_request(method, path_values, request, body)
-                return json_response(to_dict(self._dispatcher.call(method, message, request.caller)))
+        if match := _PATH.fullmatch(unquote(request.path)):
+            place, rest, verb = match.groups("")
+            words = rest.split("/")
+            form = "/".join("*" if number % 2 else word for number, word in enumerate(words)) + verb
+            if (request.method, form) in _METHODS:
+                name, body = _METHODS[request.method, form]
+                path_values = {"parent": place} if len(words) % 2 else {"name": f"{place}/{rest}"}
+                message = _make_request(self._methods[name], path_values, request, body)
+                return json_response(to_dict(self._dispatcher.call(self._methods[name], message, request.caller)))
         self._log(request, "404")
         target = f"{request.method} {request.headers.get('host')}{request.path}"
         raise ServiceError("NOT_FOUND", f"the rehearsal's cloud has no {target}")
@@ -108,15 +104,3 @@ def _make_request(method: Method, path_values: dict[str, str], request: Request,
         if not name.startswith("$") and name not in _SYSTEM_PARAMETERS:
             values[name] = {"true": True, "false": False}.get(text, text)
     return from_dict(method.request_type, values | path_values)
-
-
-def _parse_template(template: str) -> tuple[re.Pattern[str], list[str]]:
-    """Return a URI template as a pattern, and the fields that its groups hold."""
-    pattern, end = "", 0
-    for match in _VARIABLE.finditer(template):
-        # A segment holds no colon, which begins a verb.
-        parts = re.split(r"(\*\*|\*)", match.group(2) or "*")
-        group = "".join({"*": "[^/:]+", "**": ".+"}.get(part, re.escape(part)) for part in parts)
-        pattern += re.escape(template[end : match.start()]) + f"({group})"
-        end = match.end()
-    return re.compile(pattern + re.escape(template[end:])), [match[1] for match in _VARIABLE.finditer(template)]

@@ -30,75 +30,42 @@ _VALID = datetime.timedelta(days=30)
 
 @dataclass(frozen=True)
 class Certificate:
-    """Files in PEM: the authority that clients trust, the chain that the server presents, and the server's key."""
+    """Files in PEM: the certificate, which clients trust and the server presents, and its key."""
 
-    authority: Path
-    chain: Path
+    path: Path
     key: Path
 
 
 def write_certificate(folder: Path) -> Certificate:
-    """Write a new authority's certificate, and a server's certificate and key signed by it, into `folder`.
-
-    The authority's own key is in no file, so nothing else can be signed by it.
-    """
+    """Write a new certificate, signed by itself, and its key into `folder`; nothing else can be signed by it."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    def usage(*, authority: bool) -> x509.KeyUsage:
-        return x509.KeyUsage(
-            digital_signature=True,
-            key_encipherment=not authority,
-            key_cert_sign=authority,
-            crl_sign=authority,
-            content_commitment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
-        )
-
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shardline rehearsal")])
     # An hour back: a clock that is set meanwhile does not make it invalid.
     begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
-    authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    authority_id = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
-
-    def builder(subject: str, key: ec.EllipticCurvePrivateKey, *, authority: bool) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name(subject))
-            .issuer_name(name("shardline rehearsal"))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(begin)
-            .not_valid_after(begin + _VALID)
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
-            .add_extension(usage(authority=authority), critical=True)
-        )
-
-    authority = (
-        builder("shardline rehearsal", authority_key, authority=True)
-        .add_extension(authority_id, critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
-    server = (
-        builder("googleapis.com of the rehearsal", server_key, authority=False)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + _VALID)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(_NAMES)]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority_id), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .sign(authority_key, hashes.SHA256())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
     )
     make_private(folder)
-    certificate = Certificate(folder / "authority.pem", folder / "server.pem", folder / "server.key")
-    certificate.authority.write_bytes(authority.public_bytes(Encoding.PEM))
-    certificate.chain.write_bytes(server.public_bytes(Encoding.PEM) + authority.public_bytes(Encoding.PEM))
-    write_private(certificate.key, server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    certificate = Certificate(folder / "server.pem", folder / "server.key")
+    certificate.path.write_bytes(made.public_bytes(Encoding.PEM))
+    write_private(certificate.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return certificate
 
 
@@ -115,7 +82,7 @@ class TlsProxy:
         self._on_request = on_request
         self._ports = {"h2": grpc_port, "http/1.1": http_port}
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(certificate.chain, certificate.key)
+        self._tls.load_cert_chain(certificate.path, certificate.key)
         self._tls.set_alpn_protocols(["h2", "http/1.1"])
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []

@@ -10,8 +10,6 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from rehearsal.clock import Clock
-from rehearsal.gcs import BucketService
 from rehearsal.guard import PYTHON_GUARD, REFUSED_VARIABLE
 from rehearsal.servers.access import Access
 from rehearsal.servers.calls import Dispatcher, Handler, Method
@@ -20,10 +18,8 @@ from rehearsal.servers.http import Serve
 from rehearsal.servers.rest import RestServer
 from rehearsal.servers.tls import HOST, TlsProxy, write_certificate
 from rehearsal.vertex import custom_jobs, dataflow_jobs, logs, models, pipeline_jobs, schedules, small_services
-from rehearsal.vertex.logs import LogBook
 from rehearsal.vertex.schedules import ScheduleRunner
-from rehearsal.vertex.state import CloudState, Runs
-from rehearsal.vertex.store import Store
+from rehearsal.vertex.state import CloudState
 
 _VERTEX, _DATAFLOW = "google.cloud.aiplatform_v1.types", "google.cloud.dataflow_v1beta3.types"
 # Full name of a service, module of its request types, and its methods: name -> function of state, request and caller.
@@ -48,7 +44,7 @@ _TRUST_VARIABLES = (
     "SSL_CERT_FILE",
     "HTTPLIB2_CA_CERTS",
 )
-_MAX_REFUSED, _MAX_REFUSED_CHARACTERS = 1000, 200
+_MAX_REFUSED_CHARACTERS = 200
 _NO_BUCKET_KINDS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 _PROXY_VARIABLES = tuple(
     form for name in ("https_proxy", "http_proxy", "all_proxy", "no_proxy") for form in (name, name.upper())
@@ -56,51 +52,23 @@ _PROXY_VARIABLES = tuple(
 
 
 class VertexServer:
-    """A running local cloud: a context manager, or `start` and `stop`.
+    """The running servers of a local cloud: a context manager, or `start` and `stop`.
 
-    `projects` maps ids to numbers, the first is clients' default. `folder` gets certificate and keys, for this user
-    alone. `buckets` and `dataflow` may be None: there are none. Get of a custom job is held for `hold_s` seconds for a
-    launcher's poll.
+    `folder` gets certificate and keys, for this user alone.
 
     Attributes:
         endpoint: The REST server's address, for api_endpoint with api_transport="rest".
         grpc_port: Port on loopback where gRPC is spoken without TLS.
-        logs: What containers print; whoever executes them writes it.
         access_log: The calls of both servers and the requests to the proxy.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        pipelines: Runs,
-        custom_jobs: Runs,
-        clock: Clock,
-        projects: Mapping[str, str],
-        folder: Path,
-        access: Access | None = None,
-        logs: LogBook | None = None,
-        buckets: BucketService | None = None,
-        dataflow: Runs | None = None,
-        hold_s: float = 600.0,
-    ) -> None:
-        self.access = access or Access(folder, project=next(iter(projects)))
-        self.state = CloudState(
-            store,
-            pipelines=pipelines,
-            custom_jobs=custom_jobs,
-            clock=clock,
-            projects=dict(projects),
-            buckets=buckets,
-            logs=logs or LogBook(),
-            hold_s=hold_s,
-            dataflow=dataflow,
-        )
-        self._dispatcher = Dispatcher(self.state, self.access)
-        self._schedule_runner = ScheduleRunner(self.state, self._dispatcher.failures)
-        self.logs, self.access_log = self.state.logs, self._dispatcher.log
+    def __init__(self, state: CloudState, folder: Path, access: Access) -> None:
+        self.state, self.access = state, access
+        self._dispatcher = Dispatcher(state, access)
+        self._schedule_runner = ScheduleRunner(state, self._dispatcher.failures)
+        self.access_log = self._dispatcher.log
         methods = _methods()
-        self.sites: dict[str, Serve] = {} if buckets is None else {"storage.googleapis.com": buckets.serve}
+        self.sites: dict[str, Serve] = {"storage.googleapis.com": state.buckets.serve}
         """Services that are no table of methods, by host; a test may add one."""
         self._http = RestServer(self._dispatcher, methods, self.sites)
         self._grpc = GrpcServer(self._dispatcher, methods)
@@ -114,8 +82,7 @@ class VertexServer:
 
     def note_refused(self, host: str) -> None:
         """Add a host outside, in printable ASCII, to `refused`: the text comes from whoever sent the request."""
-        if len(self._refused_hosts) < _MAX_REFUSED:
-            self._refused_hosts.setdefault(host.encode("unicode_escape").decode()[:_MAX_REFUSED_CHARACTERS])
+        self._refused_hosts.setdefault(host.encode("unicode_escape").decode()[:_MAX_REFUSED_CHARACTERS])
 
     @property
     def machine_environment(self) -> dict[str, str]:
@@ -159,7 +126,7 @@ class VertexServer:
         variables = {
             "GOOGLE_APPLICATION_CREDENTIALS": str(self.access.key_file.absolute()),
             "GOOGLE_CLOUD_PROJECT": next(iter(self.state.projects)),
-            **dict.fromkeys(_TRUST_VARIABLES, str(self._certificate.authority.absolute())),
+            **dict.fromkeys(_TRUST_VARIABLES, str(self._certificate.path.absolute())),
             # gcsfs ignores the proxy variables otherwise.
             "FSSPEC_GCS": '{"session_kwargs": {"trust_env": true}}',
             # Nor does it ask a gRPC service for the kind of every bucket then.

@@ -23,7 +23,6 @@ from rehearsal.servers.messages import plain
 _LABEL_KEY, _LABEL_VALUE = re.compile(r"(?=[^\W\d_])[\w-]{1,63}"), re.compile(r"[\w-]{0,63}")
 _MAX_DISPLAY_NAME, _MAX_POOLS = 128, 4
 _FOLDER = re.compile(r"gs://[a-z0-9][-a-z0-9_.]{1,220}[a-z0-9](/.*)?")
-_PIPELINE_NAME = re.compile(r"[a-z0-9][-a-z0-9]{0,127}")
 
 
 def check_resource(message: Any, field: str, *, is_named: bool = True) -> list[Violation]:
@@ -39,9 +38,8 @@ def check_resource(message: Any, field: str, *, is_named: bool = True) -> list[V
     return violations
 
 
-def check_text(text: str, pattern: re.Pattern[str], field: str, expected: str) -> list[Violation]:
-    """Return a violation where a text is set and does not match."""
-    return [Violation(field, f"{text!r} is not {expected}.")] if text and pattern.fullmatch(text) is None else []
+def _check_folder(uri: str, field: str) -> list[Violation]:
+    return [] if _FOLDER.fullmatch(uri) else [Violation(field, f"{uri!r} is not gs://BUCKET/PATH.")]
 
 
 def check_custom_job(job: types.CustomJob) -> None:
@@ -50,13 +48,9 @@ def check_custom_job(job: types.CustomJob) -> None:
     Raises:
         ServiceError: INVALID_ARGUMENT with every field that is wrong.
     """
-    spec = job.job_spec
-    folder = spec.base_output_directory.output_uri_prefix
-    violations = [
-        *check_resource(job, ""),
-        *check_text(folder, _FOLDER, "job_spec.base_output_directory.output_uri_prefix", "gs://BUCKET/PATH"),
-        *_check_pools(spec.worker_pool_specs),
-    ]
+    violations = [*check_resource(job, ""), *_check_pools(job.job_spec.worker_pool_specs)]
+    if folder := job.job_spec.base_output_directory.output_uri_prefix:
+        violations += _check_folder(folder, "job_spec.base_output_directory.output_uri_prefix")
     if violations:
         raise invalid_arguments(violations)
 
@@ -90,18 +84,16 @@ def check_pipeline_job(job: types.PipelineJob, field: str = "pipeline_job", *, i
             is not executed here.
     """
     config = job.runtime_config
-    folder, root_field = config.gcs_output_directory, f"{field}.runtime_config.gcs_output_directory"
     violations = [
         *check_resource(job, f"{field}.", is_named=is_named),
-        *check_text(folder or "(unset)", _FOLDER, root_field, "gs://BUCKET/PATH"),
+        *_check_folder(config.gcs_output_directory, f"{field}.runtime_config.gcs_output_directory"),
     ]
     spec = to_values(plain(job).pipeline_spec)
     if not spec:
         text = "is required: a template's URI alone is not resolved here."
         violations.append(Violation(f"{field}.pipeline_spec", text))
     else:
-        # A document for Kubernetes beside it is refused below.
-        violations += _check_spec({name: spec[name] for name in spec if name != "platforms"}, f"{field}.pipeline_spec")
+        violations += _check_spec(spec, f"{field}.pipeline_spec")
         values = {name: to_values(value) for name, value in plain(config).parameter_values.items()}
         violations += _check_parameters(spec, values, f"{field}.runtime_config.parameter_values")
     if violations:
@@ -121,33 +113,16 @@ def to_values(struct: Any) -> Any:
 def _check_spec(spec: dict[str, Any], field: str) -> Iterator[Violation]:
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
-    executor_type = messages.PipelineDeploymentConfig.ExecutorSpec
     try:
         message = json_format.ParseDict(spec, messages.PipelineSpec())
     except json_format.ParseError as error:
         yield Violation(field, str(error))
         return
-    if _PIPELINE_NAME.fullmatch(message.pipeline_info.name) is None:
-        text = f"{message.pipeline_info.name!r} does not match {_PIPELINE_NAME.pattern}."
-        yield Violation(f"{field}.pipelineInfo.name", text)
-    executors = json_format.MessageToDict(message.deployment_spec).get("executors", {})
-    for label, executor in executors.items():
-        where = f"{field}.deploymentSpec.executors[{label}]"
+    for label, executor in json_format.MessageToDict(message.deployment_spec).get("executors", {}).items():
         try:
-            container = json_format.ParseDict(executor, executor_type()).container
+            json_format.ParseDict(executor, messages.PipelineDeploymentConfig.ExecutorSpec())
         except json_format.ParseError as error:
-            yield Violation(where, str(error))
-        else:
-            if "container" in executor and not container.image:
-                yield Violation(f"{where}.container.image", "is required.")
-    for name, component in [("root", message.root), *message.components.items()]:
-        if component.executor_label and component.executor_label not in executors:
-            text = f"there is no executor {component.executor_label!r}."
-            yield Violation(f"{field}.components[{name}].executorLabel", text)
-        for task, body in component.dag.tasks.items():
-            if body.component_ref.name not in message.components:
-                where = f"{field}.components[{name}].dag.tasks[{task}].componentRef.name"
-                yield Violation(where, f"there is no component {body.component_ref.name!r}.")
+            yield Violation(f"{field}.deploymentSpec.executors[{label}]", str(error))
 
 
 def _check_parameters(spec: dict[str, Any], values: Mapping[str, Any], field: str) -> Iterator[Violation]:

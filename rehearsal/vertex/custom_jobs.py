@@ -21,6 +21,8 @@ from rehearsal.vertex.store import has_ended
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.JobState
 _LAUNCHER = "google-cloud-pipeline-components"
+# How long a Get is held; of a running job the first one: a launcher that never sees RUNNING would log nothing.
+_HOLD_S, _FIRST_HOLD_S = 600.0, 120.0
 # How often a held call checks whether its caller is still connected.
 _POLL_S = 0.5
 
@@ -38,16 +40,16 @@ def create(cloud: CloudState, request: types.CreateCustomJobRequest, caller: Cal
 
 
 def get(cloud: CloudState, request: types.GetCustomJobRequest, caller: Caller) -> types.CustomJob:
-    """Return a custom job; to a launcher once it has ended, or once it has run for `CloudState.first_hold_s`."""
+    """Return a custom job; to a launcher once it has ended, or once it has run for two minutes."""
     name = cloud.resolve_name(request.name, "aiplatform.customJobs.get")
     try:
         job = cloud.store.get(name)
         if _LAUNCHER in caller.user_agent:
-            first_s = cloud.hold_s if name in cloud.seen_running else cloud.first_hold_s
+            first_s = _HOLD_S if name in cloud.seen_running else _FIRST_HOLD_S
             began = time.monotonic()
             while not has_ended(job):
                 held_s, is_running = time.monotonic() - began, job.state == _STATE.JOB_STATE_RUNNING
-                if held_s > cloud.hold_s or (is_running and held_s > first_s):
+                if held_s > _HOLD_S or (is_running and held_s > first_s):
                     break
                 if cloud.stopping.is_set() or not caller.is_there():
                     break

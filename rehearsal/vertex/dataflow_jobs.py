@@ -1,7 +1,6 @@
-"""Dataflow: jobs, messages and metrics, as far as Beam's DataflowRunner, our follower and GCPC's wait launcher ask.
+"""Dataflow: jobs, messages and metrics, as far as Beam's DataflowRunner and our follower ask.
 
-A job is stored under projects/NUMBER/locations/REGION/jobs/ID. Get over REST is held until the job has ended: the
-launcher that waits for a job pauses 20 s between two polls. Over gRPC, by which Beam asks, it is answered at once.
+A job is stored under projects/NUMBER/locations/REGION/jobs/ID.
 
 https://cloud.google.com/dataflow/docs/reference/rest/v1b3/projects.locations.jobs
 """
@@ -13,20 +12,16 @@ from typing import Any
 
 from google.cloud.dataflow_v1beta3 import types
 
-from rehearsal.errors import ServiceError, invalid_argument
+from rehearsal.errors import invalid_argument
 from rehearsal.vertex.state import Caller, CloudState
 from rehearsal.vertex.store import has_ended
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.JobState
-# httplib2, which the launcher uses, times out after 60 s.
-_HOLD_S, _POLL_S = 50.0, 0.5
 
 
 def create(cloud: CloudState, request: types.CreateJobRequest, caller: Caller) -> types.Job:
     """Store and start a job; where one of its name is active, that one is the answer, as the service has it."""
-    if cloud.dataflow is None:
-        raise ServiceError("UNIMPLEMENTED", "this rehearsal executes no Dataflow jobs")
     parent = _parent(cloud, request, "dataflow.jobs.create")
     job = types.Job(request.job)
     if not job.name:
@@ -46,14 +41,8 @@ def create(cloud: CloudState, request: types.CreateJobRequest, caller: Caller) -
 
 
 def get(cloud: CloudState, request: types.GetJobRequest, caller: Caller) -> types.Job:
-    """Return a job; over REST once it has ended, or after `_HOLD_S`."""
-    name, job = _find(cloud, request, "dataflow.jobs.get")
-    deadline = time.monotonic() + _HOLD_S
-    while caller.transport == "rest" and not has_ended(job) and time.monotonic() < deadline:
-        if cloud.stopping.is_set() or not caller.is_there():
-            break
-        job = cloud.store.wait(name, has_ended, _POLL_S)
-    return types.Job(job)
+    """Return a job."""
+    return types.Job(_find(cloud, request, "dataflow.jobs.get")[1])
 
 
 def update(cloud: CloudState, request: types.UpdateJobRequest, caller: Caller) -> types.Job:

@@ -46,21 +46,13 @@ def severity_of(text: str) -> str:
 class LogBook:
     """The newest entries, in the order of writing."""
 
-    def __init__(self, max_entries: int = _MAX_ENTRIES) -> None:
-        self._entries: deque[dict[str, Any]] = deque(maxlen=max_entries)
+    def __init__(self) -> None:
+        self._entries: deque[dict[str, Any]] = deque(maxlen=_MAX_ENTRIES)
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
 
     def write(self, resource_type: str, labels: Mapping[str, str], text: str, severity: str, time: float) -> None:
-        """Write one entry.
-
-        Args:
-            resource_type: Of the monitored resource: ml_job, dataflow_step.
-            labels: Of the monitored resource: job_id, task_name, ...
-            text: One line or more.
-            severity: DEFAULT, DEBUG, INFO, NOTICE, WARNING, ERROR, CRITICAL, ALERT or EMERGENCY.
-            time: Seconds since 1970, by the clock of the local cloud.
-        """
+        """Write one entry of a monitored resource (type and labels), at a time in seconds since 1970."""
         moment = datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         with self._lock:
             entry = {

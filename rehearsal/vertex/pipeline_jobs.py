@@ -13,8 +13,8 @@ from google.rpc.status_pb2 import Status
 from rehearsal.errors import ServiceError, invalid_argument
 from rehearsal.servers.messages import plain
 from rehearsal.vertex.checks import check_pipeline_job, to_values
-from rehearsal.vertex.listing import list_page
-from rehearsal.vertex.small_services import make_run_contexts, merge
+from rehearsal.vertex.listing import lister
+from rehearsal.vertex.small_services import make_run_contexts
 from rehearsal.vertex.state import Caller, CloudState
 from rehearsal.vertex.store import has_ended
 
@@ -34,12 +34,6 @@ def create(cloud: CloudState, request: types.CreatePipelineJobRequest, caller: C
     if _ID.fullmatch(job_id) is None:
         raise invalid_argument("pipeline_job_id", f"{job_id!r} does not match {_ID.pattern}")
     check_pipeline_job(job)
-    if job.preflight_validations and cloud.preflight_errors:
-        # In the form that the SDK parses.
-        errors = "".join(
-            f'CreatePipelineJobApiErrorDetail"\n message={text}, cause=null\n' for text in cloud.preflight_errors
-        )
-        raise ServiceError("FAILED_PRECONDITION", f'Preflight validations failed: "{errors}')
     return add(cloud, f"{parent}/pipelineJobs/{job_id}", job)
 
 
@@ -83,25 +77,6 @@ def get(cloud: CloudState, request: types.GetPipelineJobRequest, caller: Caller)
     return job
 
 
-def list_(cloud: CloudState, request: types.ListPipelineJobsRequest, caller: Caller) -> types.ListPipelineJobsResponse:
-    """List pipeline jobs, the newest first."""
-    jobs, token = list_page(cloud, request, types.PipelineJob, "pipelineJobs")
-    if paths := list(request.read_mask.paths):
-        jobs = [_masked(job, paths) for job in jobs]
-    return types.ListPipelineJobsResponse(pipeline_jobs=jobs, next_page_token=token)
-
-
-def _masked(job: types.PipelineJob, paths: list[str]) -> types.PipelineJob:
-    """Return a job with the fields of a mask; the SDK names pipeline_spec.pipeline_info of the Struct in it."""
-    masked = types.PipelineJob()
-    prefix = "pipeline_spec."
-    merge([path for path in paths if not path.startswith(prefix)], plain(job), plain(masked), "read_mask")
-    if f"{prefix}pipeline_info" in paths:
-        info = plain(job).pipeline_spec.fields["pipelineInfo"]
-        plain(masked).pipeline_spec.fields["pipelineInfo"].CopyFrom(info)
-    return masked
-
-
 def cancel(cloud: CloudState, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:
     """Request the end of a pipeline job and of the custom jobs that it started."""
     job = cloud.find(request.name, "aiplatform.pipelineJobs.cancel")
@@ -114,4 +89,10 @@ def cancel(cloud: CloudState, request: types.CancelPipelineJobRequest, caller: C
     return Empty()
 
 
-METHODS = {"CreatePipelineJob": create, "GetPipelineJob": get, "ListPipelineJobs": list_, "CancelPipelineJob": cancel}
+METHODS = {
+    "CreatePipelineJob": create,
+    "GetPipelineJob": get,
+    # Whole jobs, whatever fields the mask of a request names.
+    "ListPipelineJobs": lister(types.PipelineJob, "pipelineJobs", types.ListPipelineJobsResponse, "pipeline_jobs"),
+    "CancelPipelineJob": cancel,
+}

@@ -1,7 +1,7 @@
 """Small services that clients ask beside the jobs: operations, the project, the metadata of experiments.
 
 Every operation has ended when it is first shown (https://google.aip.dev/151): launchers poll others every 20 s. Of
-MetadataService there is what the SDK's experiments need: the default store, contexts, and artifacts in them.
+MetadataService there is what the SDK's experiments need: the default store, and contexts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from google.cloud.resourcemanager_v3 import types as project_types
 from google.longrunning import operations_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from rehearsal.errors import ServiceError, invalid_argument, not_found
+from rehearsal.errors import ServiceError, not_found
 from rehearsal.servers.messages import plain
-from rehearsal.vertex.listing import getter, list_page, lister
+from rehearsal.vertex.listing import getter, lister
 from rehearsal.vertex.state import Caller, CloudState
 
 _STORE = "/metadataStores/default"
@@ -65,40 +65,24 @@ def get_store(cloud: CloudState, request: types.GetMetadataStoreRequest, caller:
 
 def create_context(cloud: CloudState, request: types.CreateContextRequest, caller: Caller) -> types.Context:
     """Create a context."""
-    return _create(cloud, types.Context(request.context), "contexts", request.parent, request.context_id)
-
-
-def create_artifact(cloud: CloudState, request: types.CreateArtifactRequest, caller: Caller) -> types.Artifact:
-    """Create an artifact."""
-    return _create(cloud, types.Artifact(request.artifact), "artifacts", request.parent, request.artifact_id)
-
-
-def _create(cloud: CloudState, resource: Any, collection: str, parent: str, resource_id: str) -> Any:
-    store = cloud.resolve_name(parent, f"aiplatform.{collection}.create")
-    resource.name = f"{store}/{collection}/{resource_id or cloud.store.new_id()}"
-    resource.create_time = resource.update_time = cloud.now()
-    cloud.add(resource)
-    return resource
+    context = types.Context(request.context)
+    store = cloud.resolve_name(request.parent, "aiplatform.contexts.create")
+    context.name = f"{store}/contexts/{request.context_id or cloud.store.new_id()}"
+    context.create_time = context.update_time = cloud.now()
+    cloud.add(context)
+    return context
 
 
 def update_context(cloud: CloudState, request: types.UpdateContextRequest, caller: Caller) -> types.Context:
-    """Change a context's description, labels or metadata."""
+    """Change the fields of a context that a mask names; without one description, labels and metadata."""
+    mask = FieldMask(paths=request.update_mask.paths or ["description", "labels", "metadata"])
     name = cloud.find(request.context.name, "aiplatform.contexts.get").name
-    paths = list(request.update_mask.paths) or ["description", "labels", "metadata", "display_name"]
 
     def change(context: Any) -> None:
-        merge(paths, plain(request.context), plain(context), "update_mask")
+        mask.MergeMessage(plain(request.context), plain(context), True, True)
         context.update_time = cloud.now()
 
     return types.Context(cloud.store.update(name, change))
-
-
-def merge(paths: list[str], source: Any, target: Any, field: str) -> None:
-    """Copy the fields of a mask; ServiceError INVALID_ARGUMENT with the mask's own field for one that there is not."""
-    try:
-        FieldMask(paths=paths).MergeMessage(source, target, True, True)
-    except (KeyError, ValueError):
-        raise invalid_argument(field, f"not all of {', '.join(paths)} are fields that can be masked") from None
 
 
 def add_children(
@@ -116,33 +100,8 @@ def add_children(
     return types.AddContextChildrenResponse()
 
 
-def add_artifacts(
-    cloud: CloudState, request: types.AddContextArtifactsAndExecutionsRequest, caller: Caller
-) -> types.AddContextArtifactsAndExecutionsResponse:
-    """Put artifacts into a context."""
-    context = cloud.find(request.context, "aiplatform.contexts.addContextArtifactsAndExecutions").name
-    names = [cloud.find(artifact, "aiplatform.artifacts.get").name for artifact in request.artifacts]
-    addition = types.AddContextArtifactsAndExecutionsRequest(context=context, artifacts=names)
-    cloud.store.add(f"{context.partition('/contexts/')[0]}/additions/{cloud.store.new_id()}", addition)
-    return types.AddContextArtifactsAndExecutionsResponse()
-
-
-def list_artifacts(
-    cloud: CloudState, request: types.ListArtifactsRequest, caller: Caller
-) -> types.ListArtifactsResponse:
-    """List artifacts, the newest first."""
-    store = cloud.resolve_name(request.parent, "aiplatform.artifacts.list")
-    additions = list(cloud.store.list(f"{store}/additions/", types.AddContextArtifactsAndExecutionsRequest))
-
-    def contexts_of(name: str) -> set[str]:
-        return {addition.context for addition in additions if name in addition.artifacts}
-
-    artifacts, token = list_page(cloud, request, types.Artifact, "artifacts", contexts_of=contexts_of)
-    return types.ListArtifactsResponse(artifacts=artifacts, next_page_token=token)
-
-
-def get_execution(cloud: CloudState, request: types.GetExecutionRequest, caller: Caller) -> types.Execution:
-    """Raise NOT_FOUND: the SDK asks for one before it creates a run of an experiment."""
+def find_nothing(cloud: CloudState, request: Any, caller: Caller) -> Any:
+    """Raise NOT_FOUND: the SDK asks for an artifact or an execution of older releases before it creates a run."""
     raise not_found(request.name)
 
 
@@ -184,10 +143,7 @@ METADATA = {
     "ListContexts": lister(types.Context, "contexts", types.ListContextsResponse, "contexts"),
     "UpdateContext": update_context,
     "AddContextChildren": add_children,
-    "CreateArtifact": create_artifact,
-    "GetArtifact": getter(types.Artifact, "artifacts"),
-    "ListArtifacts": list_artifacts,
-    "AddContextArtifactsAndExecutions": add_artifacts,
-    "GetExecution": get_execution,
+    "GetArtifact": find_nothing,
+    "GetExecution": find_nothing,
     "ListExecutions": list_executions,
 }

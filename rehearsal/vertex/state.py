@@ -37,19 +37,12 @@ class CloudState:
     clock: Clock
     projects: Mapping[str, str]
     """Project id -> project number."""
-    buckets: BucketService | None = None
-    """None: every bucket and object that a request names is assumed to exist."""
+    buckets: BucketService
+    dataflow: Any = None
+    """Executor of Dataflow jobs (rehearsal.jobs.dataflow.DataflowJobs)."""
     logs: LogBook = field(default_factory=LogBook)
-    hold_s: float = 600.0
-    """How long Get of a custom job is held for a launcher's poll."""
-    first_hold_s: float = 120.0
-    """How long the first Get of a running job is held: a launcher that never sees RUNNING would log nothing."""
     seen_running: set[str] = field(default_factory=set)
     """Custom jobs that a launcher has seen running."""
-    dataflow: Any = None
-    """Executor of Dataflow jobs (rehearsal.jobs.dataflow.DataflowJobs); None: they are refused."""
-    preflight_errors: list[str] = field(default_factory=list)
-    """Errors of the preflight validation of pipeline jobs that ask for it; empty: it succeeds."""
     stopping: threading.Event = field(default_factory=threading.Event)
     schedules_changed: threading.Event = field(default_factory=threading.Event)
 
@@ -106,8 +99,6 @@ class CloudState:
 
     def has_bucket(self, uri: str) -> bool:
         """Return whether the bucket of a gs:// URI exists."""
-        if self.buckets is None:
-            return True
         try:
             self.buckets.objects.bucket(uri.removeprefix("gs://").split("/")[0])
         except StorageError:
@@ -116,8 +107,6 @@ class CloudState:
 
     def has_objects(self, uri: str) -> bool:
         """Return whether a gs:// folder holds an object."""
-        if self.buckets is None:
-            return True
         if not self.has_bucket(uri):
             return False
         bucket, _, folder = uri.removeprefix("gs://").partition("/")

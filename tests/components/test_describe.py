@@ -1,27 +1,19 @@
 """What a finished stage's task leaves for the consoles and for lineage, whatever the stage's documents hold."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
 
 from components import describe as describing
-from components.describe import describe, make_page
+from components.describe import describe
 from components.entry import INPUTS, OUTPUTS
-from components.task import MAX_INPUT_BYTES, MAX_METADATA_BYTES, Task, Unreadable
+from components.task import MAX_INPUT_BYTES, MAX_METADATA_BYTES, Task
 from contracts import storage
 from contracts.artifacts import ExportManifest, ProfileReport
 from contracts.artifacts.classification import RocCurve
-from contracts.config import STAGES
-from inspection.find import RunPlace
-from inspection.read import read_run
-from inspection.report import page as pages_of_stages
-from inspection.report.page import MOST_BYTES
 from rehearsal.gcs import BucketServer
-from tests.browser import NEEDS_CHROMIUM, opened, started_chromium
 from tests.components.tasks import (
     LINE,
     RUN,
@@ -72,12 +64,6 @@ def uris(bucket_server: BucketServer) -> dict[str, str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with started_chromium() as browser:
-        yield browser
-
-
 def test_every_artifact_is_one_that_the_consoles_render_and_lineage_follows(uris: dict[str, str]) -> None:
     found = {stage: report_on(stage, uri) for stage, uri in uris.items()}
     expected = {
@@ -106,29 +92,6 @@ def test_every_artifact_is_one_that_the_consoles_render_and_lineage_follows(uris
     assert follow_served(found) == ["cd" * 32, "ab", "s", "l" * 64]
 
 
-@NEEDS_CHROMIUM
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_page_is_quiet_and_whole(uris: dict[str, str], stage: str, chromium: Browser, tmp_path: Path) -> None:
-    # A bucket's object is HTML by its name.
-    assert report_on(stage, uris[stage])["page"]["uri"].endswith("/page.html")
-    page = read_output(stage, "page")
-    assert len(page.encode()) < MOST_BYTES and "<script" not in page and "<img src=x" not in page
-    path = tmp_path / "page.html"
-    path.write_text(page)
-    with opened(chromium, path) as shown:
-        shown.check_quiet()
-        assert shown.page.locator("h1").count() == 1
-        assert "cannot be shown" not in shown.page.inner_text("body")
-
-
-def test_a_page_that_cannot_be_shown_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "deep &lt;b&gt;" in make_page(Unreadable("deep <b>"), "shard")
-    # A defect of ours.
-    monkeypatch.setattr(pages_of_stages, "render_stage", lambda view, stage: 1 / 0)
-    view = read_run(RunPlace(LINE, RUN))
-    assert "the page cannot be shown: division by zero" in make_page(view, "shard")
-
-
 @pytest.mark.parametrize(
     ("content", "words"), [(None, "holds no manifest.json"), (b'{"kind": "evaluation"', "is not JSON")]
 )
@@ -137,14 +100,6 @@ def test_a_damaged_evaluation_is_said_and_fails_nothing(content: bytes | None, w
     check_artifact("classes", found["classes"])
     assert words in found["classes"]["metadata"]["note"]
     assert found["metrics"]["metadata"]["train_test_accuracy"] == 0.98765
-
-
-def test_the_largest_matrix_fits() -> None:
-    names = [f"{number}" + "\u00e4" * 60 for number in range(60)]
-    cells = [(label, guess, 12345) for label in range(60) for guess in range(60)]
-    found = report_on("train", publish_training(evaluation(names, cells)))["classes"]
-    check_artifact("classes", found)
-    assert "confusionMatrix" in found["metadata"] and "left_out" not in found["metadata"]
 
 
 def test_hostile_events_fail_nothing(uris: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from components.begin import begin, data_date
+from components.launch import stage_environment
 from components.task import MAX_INPUT_BYTES, MAX_METADATA_BYTES, Task, bound_metadata
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
@@ -119,12 +120,6 @@ def test_an_input_that_was_deleted_ends_with_2_and_the_way_out(
     assert not storage.exists(f"{root_of('export')}/executor_output.json")
 
 
-def test_the_exit_code_is_the_stage_s(bucket_server: BucketServer) -> None:
-    """Neither shards nor a listing: another attempt of an earlier task may make them."""
-    assert perform("shard", make_config(), listing=f"{LINE}/shard/{'0' * 16}") == 75
-    assert not storage.exists(OUTPUT)
-
-
 def test_a_bucket_that_is_gone_does_not_change_how_a_task_ends(
     bucket_server: BucketServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,3 +182,9 @@ def test_what_may_work_another_time_asks_for_another_attempt(
 
     monkeypatch.setattr("components.task.require_finished", no_answer)
     assert perform("export", make_config(), {"shards": "gs://s", "model": "gs://m"}) == EXIT_ABORTED
+
+
+def test_a_stage_on_this_machine_is_in_no_job_of_vertex_ai(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exit code is read here: in one it would wait to be killed before it ends."""
+    monkeypatch.setenv(JOB_ID_VARIABLE, "7")
+    assert JOB_ID_VARIABLE not in stage_environment()

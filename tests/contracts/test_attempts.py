@@ -49,25 +49,10 @@ def test_events_errors_and_scalars_are_in_the_bucket_at_the_end(bucket_server: B
     assert json.loads(storage.read_bytes(storage.join(ROOT, "attempts", "a", "error.json")))["exit_code"] == 2
 
 
-def test_a_folder_may_be_kept_in_two_places(bucket_server: BucketServer, tmp_path: Path) -> None:
-    kept_twice = Copier()
-    for uri in (f"{ROOT}/here", f"{ROOT}/there"):
-        kept_twice.add(tmp_path, uri)
-    (tmp_path / "scalars").write_text("1")
-    assert kept_twice.close()
-    gc.collect()
-    assert kept() == ["here/scalars", "there/scalars"]
-
-
 def test_a_given_folder_of_events_stays_and_is_copied(bucket_server: BucketServer, tmp_path: Path) -> None:
     assert run("--output", f"{ROOT}/abc", "--events", str(tmp_path)) == 0
     assert (tmp_path / EVENTS_NAME).exists()
     assert kept() == ["abc/tensorboard/scalars", "attempts/a/events.jsonl"]
-
-
-def test_only_stages_that_ask_for_it_are_kept(bucket_server: BucketServer) -> None:
-    assert run("--root", ROOT, keep=False) == 2
-    assert kept() == []
 
 
 def test_a_file_that_grows_is_copied_again(

@@ -1,13 +1,12 @@
 """Resolution of the configuration, and what a user reads when it is wrong."""
 
-import re
 from pathlib import Path
 
 import pytest
 import yaml
 from pydantic import ValidationError
 
-from contracts.config import STAGE_KEYS, STAGES, RunConfig
+from contracts.config import STAGES, RunConfig
 from contracts.config.load import load_config, parse_config, stage_config, to_yaml
 from contracts.errors import EXIT_USER_ERROR, ConfigError
 
@@ -49,50 +48,26 @@ def test_a_stage_gets_the_keys_that_it_reads() -> None:
         parse_config(stage_config(on_vertex, stage), where="stage")
 
 
-def test_what_a_stage_is_not_given_its_package_does_not_read() -> None:
-    """It would be a default there, whatever the configuration says."""
-    for package, stages in (("sharding", ["shard"]), ("trainer", ["profile", "train", "export"])):
-        sources = "\n".join(path.read_text() for path in (ROOT / package).rglob("*.py") if path.parent.name != "check")
-        for section, field in RunConfig.model_fields.items():
-            given: set[str] = set()
-            for stage in stages:
-                keys = STAGE_KEYS[stage].get(section, {})
-                given |= set(field.annotation.model_fields if keys is True else keys)  # type: ignore[union-attr]
-            absent = set(field.annotation.model_fields) - given  # type: ignore[union-attr]
-            read = {key for key in absent if re.search(rf"(?:config|_config)\.{section}\.{key}\b", sources)}
-            assert not read, f"{package} reads {section}.{', '.join(read)}"
-
-
 # A mistake in a file or an override, and words of the error: what was given, what is allowed, what to do.
 MISTAKES = [
     ("data.num_worker=1", "unknown key data.num_worker", "data: image_size, ", "did you mean data.num_workers?"),
     ("trian.epochs=1", "unknown key trian", "run, task, code", "did you mean train?"),
-    ("train.nesterov=true", "unknown key train.nesterov", "train: global_batch_size", "remove it"),
-    ("sharding.fields.mask={column: a, kind: text, name: b}", "unknown key", "sharding.fields.mask: column", "remove"),
     ("sharding.fields.mask={kind: text}", "sharding.fields.mask.column", "Field required", "correct sharding.fields"),
     ("sharding.fields.mask={column: a, kind: picture}", "= 'picture'", "one of image, text, class", "correct"),
     ("sharding.fields.Mask={column: a, kind: text}", "sharding.fields.Mask", "keys of small letters", "correct"),
-    ("train.epochs=true", "train.epochs = true", "a whole number", "correct train.epochs"),
     ("train.epochs=0", "train.epochs = 0", "a whole number of at least 1", "correct train.epochs"),
     ("train.learning_rate=.inf", "train.learning_rate = .inf", "a finite number", "correct"),
-    ("train.learning_rate=0", "train.learning_rate = 0", "a number greater than 0", "correct"),
     ("train.learning_rate=fast", "train.learning_rate = 'fast'", "a number", "correct"),
-    ("train.learning_rate=true", "train.learning_rate = true", "a number", "correct"),
     ("train.weight_decay=1e_6", "train.weight_decay = '1e_6'", "a number", "correct train.weight_decay"),
     ("train.warmup_fraction=1", "train.warmup_fraction = 1", "a number less than 1", "correct"),
-    ("train.ema_decay=1", "train.ema_decay = 1", "a number less than 1", "correct train.ema_decay"),
     ("train.schedule=linear", "train.schedule = 'linear'", "one of cosine, constant", "correct train.schedule"),
     ("train=3", "override 'train=3'", "section.key=value, or profile=off", "write for example train.epochs=3"),
-    ("epochs=3", "override 'epochs=3'", "section.key=value", "write for example"),
     ("train.epochs", "override 'train.epochs'", "section.key=value", "write for example"),
     ("train.epochs={", "expected the node content", "a YAML value", "quote the value"),
     ("run.name.more=1", "name holds a value", "", ""),
-    ("checkpoint.best_metric=3x", "checkpoint.best_metric = '3x'", "", "correct checkpoint.best_metric"),
-    ("data.transform=bad", "data.transform = 'bad'", "", "correct data.transform"),
     ("data.num_workers=-1", "data.num_workers = -1", "a whole number of at least 0 or auto", "correct"),
     ("data.mean=[0.5, 0.5, 127]", "data.mean.2 = 127", "a number of at most 1", "correct data.mean.2"),
     ("data.mean=[0.5]", "data.mean = [0.5]", "a list of at least 3 values", "correct data.mean"),
-    ("data.mean=[0.5, 0.5, 0.5, 0.5]", "data.mean", "a list of at most 3 values", "correct"),
     ("data.horizontal_flip=perhaps", "data.horizontal_flip = 'perhaps'", "true or false", "correct"),
     ("sharding.uri_column=''", "sharding.uri_column = ''", "text that is not empty", "correct"),
     ("sharding.source=2024", "sharding.source = 2024", "text", 'quote it: source: "2024" in a file'),
@@ -100,12 +75,10 @@ MISTAKES = [
     ("sharding.tokenizer={}", "sharding.tokenizer reads a field of kind text", "of kind text", "map a column to it"),
     ("run.name=My Line", "run.name = 'My Line'", "Name of the line: lower-case letters", "correct run.name"),
     ("model.arguments=3", "model.arguments = 3", "a mapping of keys", "correct model.arguments"),
-    ("resources.regions=x", "resources.regions = 'x'", "a list", "correct"),
     ("parallel.slot_size=512", "512 is larger than train.global_batch_size", "at most the global", "set parallel"),
     ("task.name=text_clasification", "task.name = 'text_clas", "image_classification", "did you mean text_class"),
-    ("task.name=poetry", "task.name = 'poetry'", "or module:Class", "choose one of them (docs/tasks.md)"),
     ("profile=on", "profile = 'on'", "a mapping of keys", "correct profile"),
-    ("export.precision=bf16", "export.precision", "nothing without a GPU computes bf16", "correct export.precision"),
+    ("export.precision=bf16", "export.precision = 'bf16'", "one of fp32, fp16, int8", "correct export.precision"),
     ("resources.beam_runner=flink", "resources.beam_runner", "flink is refused", "correct"),
 ]
 
@@ -119,6 +92,22 @@ def test_a_mistake_is_told_in_three_lines(path: Path, override: str, given: str,
     assert error.exit_code == EXIT_USER_ERROR and len(str(error).splitlines()) == 3
     assert "pydantic" not in str(error)
     assert given in error.given and allowed in error.allowed and todo in error.todo
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sharding: {resize: 50, verify: none}", "convert and resize need verify=decode"),
+        ("sharding: {uri_column: x, fields: {y: {column: a, kind: text}}}", "uri_column is not used beside fields"),
+        ("sharding: {incremental: true, stratify: exact}", "stratify=none with increments"),
+        ("train: {compile: on, activation_checkpointing: whole}", "one of them: torch.compile decides"),
+        ("checkpoint: {every_steps: 1, every_s: 1}", "are both set"),
+    ],
+)
+def test_values_that_exclude_each_other_are_refused(path: Path, content: str, message: str) -> None:
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
 
 
 def test_true_is_a_number_in_no_field() -> None:
@@ -159,11 +148,6 @@ def test_a_file_that_is_no_mapping_is_refused(path: Path, content: str, message:
         load_config(path)
     with pytest.raises(ConfigError, match=r"nothing\.yaml does not exist"):
         load_config(path.with_name("nothing.yaml"))
-
-
-def test_json_that_is_no_mapping_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a mapping of keys"):
-        parse_config([], where="--config-json")  # type: ignore[arg-type]
 
 
 def test_what_yaml_makes_of_values_is_what_people_mean(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.environment import settle, spare_loopback
+from contracts.environment import spare_loopback
 
 # What libraries and our own modules ask; a user without a line in /etc/passwd is played.
 ASK = """
@@ -50,37 +50,6 @@ def test_a_nameless_user_without_a_home_on_an_ascii_terminal(tmp_path: Path) -> 
     place.chmod(0o777)
     other = ask(tmp_path, PYTHONUTF8="1")[0]
     assert other.startswith(f"{tmp_path}/shardline-home-") and not other.startswith(f"{place}/")
-
-
-def test_a_home_that_cannot_be_written_holds_no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A container's user without a name has / for a home. Root, as whom tests run, may write there.
-    place = str(tmp_path / f"shardline-home-{os.getuid()}")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/")
-    for home, cache in (("/", place), ("/nonexistent", place), (str(tmp_path), None)):
-        monkeypatch.setenv("HOME", home)
-        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        settle()
-        assert os.environ.get("XDG_CACHE_HOME") == cache and os.environ["HOME"] == home
-
-
-def test_a_home_that_may_not_be_looked_into_holds_no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # HOME=/root of an image, and another user: `docker run --user 1000`.
-    home, ask_system = tmp_path / "root", os.stat
-    home.mkdir()
-
-    def stat(path: str | Path, **options: bool) -> os.stat_result:
-        if str(path).startswith(f"{home}/"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return ask_system(path, **options)
-
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(os, "stat", stat)
-    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(home))
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    settle()
-    assert os.environ["XDG_CACHE_HOME"] == str(tmp_path / f"shardline-home-{os.getuid()}")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("sharding.incremental=true", set()),
         ("sharding.duplicates=fail", set()),
         ("sharding.duplicates=off", set()),
-        ("sharding.verify=header", {"shard"}),
+        ("sharding.verify=none", {"shard"}),
         ("sharding.resize=256", {"shard"}),
         ("sharding.convert.cmyk=true", {"shard"}),
         ("sharding.group_by=x", {"shard"}),

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.artifacts import GoodputRecord
-from contracts.goodput import CLASS_NAMES, SECTION_NAMES, account, count_stops
+from contracts.goodput import CLASS_NAMES, SECTION_NAMES, account
 
 Events = list[dict[str, Any]]
 
@@ -104,16 +103,6 @@ def test_an_entry_across_the_checkpoint_is_lost_in_part() -> None:
     assert found.productive_s == pytest.approx(7.5 + 2)
 
 
-def test_a_later_resume_from_further_back_loses_more() -> None:
-    first = Attempt(0).begin(0, 0, 1).spend(10, step=10).spend(20, step=10).events
-    second = Attempt(50).begin(0, 20, 1).spend(30, step=10).events
-    third = Attempt(100).begin(0, 10, 1).spend(30, step=20).exit(0)
-    found = account([first, second, third])
-    assert found.lost_s == 20
-    assert found.lost_steps == 20
-    assert found.productive_s == 30
-
-
 def test_ranks_that_are_started_again_within_an_attempt() -> None:
     attempt = Attempt(0).begin(1, 0, 1).spend(10, step=5)
     attempt.begin(4, 10, 1).spend(20, step=5)
@@ -132,21 +121,6 @@ def test_preemptions_are_agreed_stops_and_attempts_that_ended_without_a_word() -
     assert found.preemptions_per_node_hour == pytest.approx(1 / 3, abs=1e-4)
 
 
-def test_an_account_of_an_earlier_version_is_read_and_told() -> None:
-    agreed = Attempt(0).begin(0, 0, 0).spend(10, step=18).stop(10).exit(0, 75)
-    old = account([agreed]).model_dump(exclude={"interruptions", "kills"})
-    found = GoodputRecord.model_validate(old)
-    assert count_stops(found) == "1 preemptions, 0 crashes"
-    more = found.model_copy(update={"interruptions": 2, "kills": 1})
-    assert count_stops(more) == "1 preemptions, 2 interruptions, 1 kills, 0 crashes"
-
-
-def test_an_attempt_that_never_came_to_ranks_is_start_up() -> None:
-    failed = Attempt(0)
-    failed.emit("error", exit_code=2, message="m")
-    assert account([failed.exit(7, 2)]).start_up_s == 7
-
-
 def test_an_attempt_that_found_a_finished_training_is_left_out() -> None:
     done = Attempt(0).begin(1, 0, 1).spend(5, step=5).exit(1)
     found_it = Attempt(100)
@@ -160,6 +134,7 @@ spending = st.tuples(st.integers(0, 50), st.dictionaries(st.sampled_from(SECTION
 life = st.tuples(seconds, st.floats(0, 1), seconds, st.lists(spending, max_size=5))
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(seconds, st.lists(life, max_size=4), st.one_of(st.none(), seconds)), max_size=4))
 def test_classes_add_up_to_the_wall_time_whatever_happens(attempts: list[Any]) -> None:
     now, step, written = 0.0, 0, []
@@ -180,13 +155,6 @@ def test_classes_add_up_to_the_wall_time_whatever_happens(attempts: list[Any]) -
     assert total == pytest.approx(found.wall_s, rel=1e-6, abs=0.01)
     assert all(getattr(found, name) >= 0 for name in CLASS_NAMES)
     assert found.lost_steps >= 0
-
-
-def test_an_account_that_counts_twice_shows_it() -> None:
-    attempt = Attempt(0).begin(1, 0, 1).spend(10, step=10)
-    attempt.emit("spent", life=attempt.life, step=10, seconds={"step": 30})
-    found = account([attempt.exit(1)])
-    assert found.start_up_s == 2 and sum(getattr(found, name) for name in CLASS_NAMES) > found.wall_s + 20
 
 
 def test_any_one_lost_event_leaves_a_training_accounted_for() -> None:

@@ -14,11 +14,10 @@ import pytest
 from contracts import own_code, storage
 from contracts.config import RunConfig
 from contracts.config.load import parse_config
-from contracts.errors import ConfigError, DataError, ModelError, UserError
+from contracts.errors import ConfigError, DataError, ModelError
 from contracts.fingerprint import code_inputs, export_inputs, profile_inputs, train_inputs
 from contracts.own_code import (
     PinnedCode,
-    append_code,
     code_folder,
     code_hash,
     install_code,
@@ -84,20 +83,6 @@ def test_without_own_code_nothing_changes(tmp_path: Path) -> None:
     assert sys.path == path and code_inputs(plain) == {}
     unused = pin_code(config(tmp_path, "resnet"), "file:///line")
     assert "has no effect" in unused.warnings[0] and unused.config == parse_config({}, where="test")
-
-
-def test_all_that_may_name_own_code_is_known() -> None:
-    given = parse_config(
-        {
-            "model": {"architecture": "a:b"},
-            "data": {"transform": "c:d"},
-            "task": {"name": "image_classification", "arguments": {"loss": "e:f"}},
-        },
-        where="test",
-    )
-    assert list(named_code(given).values()) == ["a:b", "c:d", "e:f"]
-    own = parse_config({"task": {"name": "mine:Task", "arguments": {"loss": "ratio 1:2"}}}, where="test")
-    assert named_code(own) == {"task.name": "mine:Task"}
 
 
 def test_the_hash_is_in_the_fingerprints_of_the_stages_that_run_it(tmp_path: Path, mine: Path) -> None:
@@ -215,32 +200,6 @@ def test_a_module_of_ours_is_not_replaced(tmp_path: Path, mine: Path) -> None:
     assert records.__file__ is not None and not Path(records.__file__).is_relative_to(tmp_path)
     with pytest.raises(ConfigError, match=r"is shadowed by .*records/__init__\.py"):
         load_callable("model.architecture", "records:net", ModelError)
-
-
-def test_a_module_that_another_folder_shadows_is_named(tmp_path: Path, mine: Path) -> None:
-    found = pinned(tmp_path, config(mine)).config
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "own_net.py").write_text("def net(num_classes): return 0\n")
-    # As PYTHONPATH does.
-    sys.path.insert(0, str(other))
-    install_code(found.code)
-    with pytest.raises(UserError, match=f"shadowed by {other / 'own_net.py'}") as caught:
-        load_callable("model.architecture", "own_net:net", ModelError)
-    assert caught.value.exit_code == 2 and "PYTHONPATH" in caught.value.todo
-    # Without code.path it is code that is installed.
-    assert pin_code(config(), "file:///line").archive is None
-
-
-def test_another_folder_replaces_the_first(tmp_path: Path, mine: Path) -> None:
-    append_code(mine)
-    assert load_callable("model.architecture", "own_net:net", ModelError)(3) == 3
-    second = tmp_path / "second"
-    second.mkdir()
-    (second / "own_net.py").write_text("def net(num_classes): return -1\n")
-    append_code(second)
-    assert sys.path[-1] == str(second) and str(mine) not in sys.path
-    assert load_callable("model.architecture", "own_net:net", ModelError)(3) == -1
 
 
 def test_an_archive_in_a_bucket_is_found(tmp_path: Path, mine: Path, bucket_server: BucketServer) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, Gate, GraphEntry, ShippedFile, Verification
+from contracts.artifacts import ExportManifest, Gate, Verification
 from contracts.errors import ConfigError
 from contracts.proof import UNPROVEN, read_verification, require_proven, verdict, verification_uri
 from contracts.stage import find_output_damage
-from tests.export_fields import image_export
+from tests.export_fields import publish_export
 
-GRAPH, ENGINE, CARD = "model.fp32.onnx", "triton/classifier/1/model.plan", "MODEL_CARD.md"
+GRAPH, ENGINE, OTHER = "model.fp32.onnx", "triton/classifier/1/model.plan", "triton/classifier/config.pbtxt"
 GPU = "NVIDIA L4 (sm89)"
 
 
@@ -24,36 +24,8 @@ def parity(**changes: Any) -> Gate:
 
 
 def write_export(folder: Path, **changes: Any) -> ExportManifest:
-    """Write an export of a graph, its engine and a card; return its manifest."""
-    uri = storage.normalise(folder)
-    for name in (GRAPH, ENGINE, CARD):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(f"content of {name}")
-    graph, engine, card = (ShippedFile.of(uri, name) for name in (GRAPH, ENGINE, CARD))
-    built = {"onnx_sha256": graph.sha256, "builder": "tensorrt 11.1", "target": "sm89"}
-    values = {
-        "fingerprint": "9" * 16,
-        "precision": "fp32",
-        "asked_precision": "fp32",
-        "tried": [],
-        "opset": 20,
-        "runtime": "tensorrt",
-        "served": ENGINE,
-        "graphs": [GraphEntry(**graph.model_dump(), precision="fp32")],
-        "engine": EngineEntry(**engine.model_dump(), **built, opt_batch=8, max_batch=64),
-        "gates": [],
-        **image_export(),
-        "metrics": {"fp32": {"accuracy": 0.5}},
-        "test_samples": 2,
-        "proof_samples": 2,
-        "checkpoint_sha256": "0" * 64,
-        "shards_fingerprint": "5" * 16,
-        "made_with": {},
-        "files": [card],
-    }
-    document = ExportManifest(**{**values, **changes}).sealed()
-    (folder / MANIFEST_NAME).write_bytes(document.to_json())
-    return document
+    """Write an export that no gate ran for, unless `gates` says more; return its manifest."""
+    return publish_export(storage.normalise(folder), **{"gates": [], **changes})
 
 
 @pytest.mark.parametrize(
@@ -117,7 +89,7 @@ def test_a_verification_proves_its_own_export_and_engine(
     [
         ({"gates": [parity()]}, False, "the manifest was changed after it was written"),
         ({"metrics": {"fp32": {"accuracy": float("nan")}}}, False, "the manifest was changed after it was written"),
-        ({"precision": "fp16"}, True, "the manifest has no graph of fp16"),
+        ({"precision": "int8"}, True, "the manifest has no graph of int8"),
         ({"served": "other.plan"}, True, "the manifest has no other.plan"),
         ({"metrics": {}}, True, "the manifest has no accuracy of fp32"),
     ],
@@ -133,7 +105,7 @@ def test_a_changed_manifest_is_neither_proven_nor_reused(
         require_proven(uri, document, allow_unproven=True)
 
 
-@pytest.mark.parametrize("name", [GRAPH, ENGINE, CARD])
+@pytest.mark.parametrize("name", [GRAPH, ENGINE, OTHER])
 def test_a_changed_byte_of_any_file_is_refused_before_an_upload(tmp_path: Path, name: str) -> None:
     document, uri = write_export(tmp_path, gates=[parity()]), storage.normalise(tmp_path)
     content = (tmp_path / name).read_bytes()

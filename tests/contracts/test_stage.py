@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import contracts.stage
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ProfileChoice, ProfileReport
 from contracts.errors import ConfigError, TryAgain
@@ -100,43 +99,6 @@ def test_locate_prints_or_refuses_and_leaves_nothing(tmp_path: Path, capsys: pyt
     uri = capsys.readouterr().out.splitlines()[-1]
     assert run(tmp_path, "c", "--locate") == 0
     assert capsys.readouterr().out.splitlines() == [uri]
-
-
-def test_a_damaged_output_is_made_again(tmp_path: Path) -> None:
-    def with_file(stage: Stage) -> str:
-        from contracts.artifacts import CheckpointManifest, FileEntry
-
-        output = stage.claim(CheckpointManifest, MADE_FROM)
-        if output.reused:
-            return output.uri
-        storage.publish(storage.join(output.uri, "model.safetensors"), b"content")
-        document = CheckpointManifest(
-            order={"kind": "full"},
-            task={"name": "image_classification", "arguments": {}},
-            fingerprint=output.fingerprint,
-            step=1,
-            position=1,
-            epoch=1,
-            slot_size=1,
-            model={},
-            classes=[],
-            data={},
-            shards_fingerprint="s",
-            metrics={},
-            best_step=1,
-            parameters_sha256="",
-            environment={},
-            files=[FileEntry.of(output.uri, "model.safetensors")],
-        )
-        stage.commit(output, document, "model.safetensors")
-        return output.uri
-
-    assert run(tmp_path, "a", execute=with_file) == 0
-    weights = next(tmp_path.glob("*/model.safetensors"))
-    weights.write_bytes(b"Content")
-    assert run(tmp_path, "b", execute=with_file) == 0
-    assert weights.read_bytes() == b"content"
-    assert "finish" in events_of(tmp_path, "b")
 
 
 def test_an_output_of_other_inputs_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,20 +235,6 @@ def test_a_lock_is_removed_at_the_end_and_never_held_twice(tmp_path: Path) -> No
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_lock_that_was_removed_since_it_was_opened_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = storage.normalise(tmp_path / "out")
-    first = Lock(uri)
-
-    def flock(stream: object, operation: int) -> None:
-        """Let the holder end between another's opening and locking."""
-        first.release()
-
-    with monkeypatch.context() as patched, pytest.raises(TryAgain, match="just ended"):
-        patched.setattr("fcntl.flock", flock)
-        Lock(uri)
-    Lock(uri).release()
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -348,16 +296,15 @@ def test_a_stage_that_works_for_a_run_says_where_its_output_is(tmp_path: Path) -
     ]
 
 
-def test_the_driver_is_told_before_anything_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    version = tmp_path / "version"
-    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06\nGCC version: 13\n")
-    monkeypatch.setattr(contracts.stage, "DRIVER_FILE", version)
+def test_a_lock_that_was_removed_since_it_was_opened_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = storage.normalise(tmp_path / "out")
+    first = Lock(uri)
 
-    def refuse(stage: Stage) -> str:
-        raise ConfigError("given", allowed="allowed", todo="todo")
+    def flock(stream: object, operation: int) -> None:
+        """Let the holder end between another's opening and locking."""
+        first.release()
 
-    assert run_stage("profile", refuse, ["--root", str(tmp_path / "line"), "--config-json", "{}"]) == 2
-    first = capsys.readouterr().err.splitlines()[0]
-    assert first == "profile: NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06"
+    with monkeypatch.context() as patched, pytest.raises(TryAgain, match="just ended"):
+        patched.setattr("fcntl.flock", flock)
+        Lock(uri)
+    Lock(uri).release()

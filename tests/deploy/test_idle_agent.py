@@ -64,10 +64,6 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
     return show
 
 
-def test_nothing_is_active(agent: ModuleType) -> None:
-    assert minutes_until_stop(agent, lambda: "") == (30, [25])
-
-
 def test_a_check_that_fails_finds_no_activity(agent: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> str:
         raise OSError("no driver")

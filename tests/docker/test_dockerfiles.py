@@ -63,7 +63,6 @@ def test_an_edit_of_the_sources_installs_no_dependency_again(role: str) -> None:
     [
         ({}, ["tensorrt_cu12==11.3.0.*"]),
         ({"CUDA": "cu130", "RTX": "rtx"}, ["tensorrt_cu13==11.3.0.*", "rtx", "rtx.txt"]),
-        ({"TENSORRT": ""}, []),
     ],
 )
 def test_the_gpu_image_has_the_tensorrt_of_its_torch_s_cuda(

@@ -26,14 +26,14 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> OwnTask:
     return make_own_task("regression", "gauges.csv", tmp_path_factory.mktemp("gauges"))
 
 
-@pytest.mark.line
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kills_and_other_numbers_of_ranks(task: OwnTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_kills(task, tmp_path / "kills", "absolute_error")
     check_other_ranks(task, tmp_path / "ranks", monkeypatch)
 
 
-@pytest.mark.line
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_whole_line(task: OwnTask, tmp_path: Path) -> None:
     """An error far below the baseline's, told for each test sample, and an ONNX model that reads gauges alone."""

@@ -1,4 +1,4 @@
-"""The segmentation example: a task of one's own through training, kills, other numbers of ranks, and the whole line."""
+"""The segmentation example: a task of one's own through the whole line."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,6 @@ from sklearn.metrics import jaccard_score
 from tests.examples.own_task import (
     Line,
     OwnTask,
-    check_kills,
-    check_other_ranks,
     make_own_task,
     open_graph,
     predict,
@@ -25,20 +23,6 @@ LEAST_MEAN_IOU = 0.85
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> OwnTask:
     return make_own_task("segmentation", "shapes.csv", tmp_path_factory.mktemp("shapes"))
-
-
-@pytest.mark.line
-@pytest.mark.timeout(600)
-def test_a_kill_changes_no_bit(task: OwnTask, tmp_path: Path) -> None:
-    check_kills(task, tmp_path, "mean_iou")
-
-
-@pytest.mark.line
-@pytest.mark.timeout(600)
-def test_other_numbers_of_ranks_see_the_same_samples(
-    task: OwnTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_other_ranks(task, tmp_path, monkeypatch)
 
 
 @pytest.mark.line

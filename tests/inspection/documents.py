@@ -1,7 +1,5 @@
 """Documents of stages: small ones, and ones with hostile names."""
 
-from typing import Any
-
 from contracts.artifacts import (
     EVALUATION_NAME,
     Attempt,
@@ -12,7 +10,6 @@ from contracts.artifacts import (
     FileEntry,
     Finding,
     Gate,
-    GoodputRecord,
     Headline,
     Latency,
     ProfileChoice,
@@ -24,8 +21,7 @@ from contracts.artifacts import (
     SplitEntry,
 )
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome, RocCurve
-from inspection.view import Money
-from tests.export_fields import make_engine, make_gates, make_graph, make_manifest
+from tests.export_fields import make_checkpoint, make_engine, make_gates, make_graph, make_manifest
 
 # Ends a cell, begins markup and code, turns the direction of what follows, and is a formula, a link and a picture.
 HOSTILE = "a|b`c`<img src=x onerror=alert(1)>\u202e[x](javascript:alert(1))![y](http://evil.example/z)*d*\n# e"
@@ -69,25 +65,18 @@ DOCUMENTS: dict[str, Contract] = {
             )
         ],
     ),
-    "train": CheckpointManifest(
-        order={"kind": "full"},
-        task={"name": "image_classification", "arguments": {}},
+    "train": make_checkpoint(
         fingerprint="t",
-        finished=True,
         step=10,
-        position=640,
-        epoch=1,
-        slot_size=16,
-        model={},
-        classes=["0", "1"],
-        data={},
-        shards_fingerprint="s",
-        metrics={"test_accuracy": 0.98765, "validation_accuracy": 1.0},
         best_step=10,
+        position=640,
+        slot_size=16,
+        shards_fingerprint="s",
+        classes=["0", "1"],
+        metrics={"test_accuracy": 0.98765, "validation_accuracy": 1.0},
         headline=Headline(metric="accuracy", direction="max"),
         parameters_sha256="ab",
         environment={"ranks": "2", "num_workers": "1"},
-        files=[],
     ),
     "export": make_manifest(
         fingerprint="e",
@@ -170,42 +159,4 @@ def hostile_shards() -> ShardManifest:
             "duplicates": Duplicates(groups=1, copies=2, leaking_groups=1, listed=[]),
             "made_from": {"listing": "l" * 64},
         }
-    )
-
-
-def make_goodput(**changes: Any) -> GoodputRecord:
-    values: dict[str, Any] = {
-        "wall_s": 4900.0,
-        "between_attempts_s": 310.0,
-        "productive_s": 3600.0,
-        "start_up_s": 420.0,
-        "data_wait_s": 390.0,
-        "checkpoint_s": 60.0,
-        "evaluation_s": 130.0,
-        "lost_s": 210.0,
-        "recovery_s": 40.0,
-        "stop_s": 50.0,
-        "goodput_percent": 73.5,
-        "attempts": 3,
-        "starts": 4,
-        "steps": 4000,
-        "lost_steps": 90,
-        "preemptions": 2,
-        "crashes": 1,
-        "node_hours": 2.72,
-        "preemptions_per_node_hour": 0.73,
-    }
-    return GoodputRecord(**{**values, **changes})
-
-
-def make_money() -> Money:
-    return Money(
-        node_hours=2.72,
-        machine="g2-standard-8, 1 NVIDIA_L4",
-        strategy="SPOT",
-        cost_usd=1.31,
-        on_demand_usd=2.71,
-        source="the price table",
-        as_of="2026-02-27",
-        assumptions=["only the training's machines"],
     )

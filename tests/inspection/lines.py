@@ -18,7 +18,6 @@ from contracts import storage
 from contracts.artifacts import (
     Attempt,
     Baseline,
-    CheckpointManifest,
     Contract,
     EvaluationReport,
     FileEntry,
@@ -35,7 +34,7 @@ from inspection.record import close_run, make_record
 from inspection.stages import StageTrace, in_order, list_attempts, read_events
 from inspection.training import read_goodput
 from tests.conftest import small_config
-from tests.export_fields import make_manifest
+from tests.export_fields import make_checkpoint, make_manifest
 
 Kind = Literal["fresh", "resumed", "cached", "int8 refused", "running", "killed", "failed", "interrupted"]
 START = 1_795_000_000.0
@@ -134,13 +133,11 @@ def _train(planted: Planted, shards: str, kind: Kind) -> str:
     name = "checkpoints/step-00000180.000001/evaluation.json"
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(evaluation_of(shards, manifest).to_json())
-    document = CheckpointManifest(
-        order={"kind": "full"},
-        task={"name": "image_classification", "arguments": {}},
+    document = make_checkpoint(
         fingerprint=TRAINING,
         made_from={"shards": manifest.fingerprint, "train": "7" * 16},
-        finished=True,
         step=180,
+        best_step=180,
         position=2880,
         epoch=2,
         slot_size=4,
@@ -149,12 +146,10 @@ def _train(planted: Planted, shards: str, kind: Kind) -> str:
         data={"image_size": 16},
         shards_fingerprint=manifest.fingerprint,
         metrics={"validation_accuracy": 0.95, "validation_loss": 0.2, "test_accuracy": 0.9375, "test_loss": 0.25},
-        best_step=180,
         headline=Headline(metric="accuracy", direction="max"),
         parameters_sha256="b" * 64,
         environment={"ranks": "2", "num_workers": "0", "torch": "2.13.0+cpu"},
         evaluation=FileEntry.of(storage.normalise(folder), name),
-        files=[],
     )
     return _publish(planted, "train", document)
 

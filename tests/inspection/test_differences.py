@@ -62,14 +62,6 @@ def test_other_data_and_a_run_before_that_cannot_be_read(tmp_path: Path, small_s
     assert before.changes[0] == Change(name="data", before="3 <samples>", now="what shard makes")
 
 
-def test_of_a_run_before_that_has_no_shards_only_the_configuration_is_compared(
-    tmp_path: Path, small_shards: str
-) -> None:
-    plant(tmp_path / "roses", small_shards, run_id=FIRST, kind="killed")
-    before = previous(plant(tmp_path / "roses", small_shards, run_id=SECOND))
-    assert not before.data_known and before.changes == []
-
-
 def test_two_runs_differ_in_configuration_data_and_figures(views: dict[str, RunView]) -> None:
     changes = {each.name: (each.before, each.now) for each in compare_runs(views["fresh"], views["failed in profile"])}
     assert changes["state"] == ("succeeded", "failed") and changes["test accuracy"] == ("93.75 %", "")

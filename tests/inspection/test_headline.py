@@ -24,7 +24,7 @@ from inspection.runs import RunRow, list_runs
 from inspection.terminal import print_run, print_runs, to_json
 from inspection.view import RunView
 from tests.export_fields import make_verification
-from tests.inspection.lines import Planted, alive, plant
+from tests.inspection.lines import Planted, plant
 
 # The price table knows it: the least is its spot price, the most its on-demand price.
 SPOT = {"resources": {"machine": {"type": "n1-standard-4"}, "strategy": "SPOT"}, "cloud": {"region": "us-central1"}}
@@ -120,25 +120,6 @@ def test_vertex_metrics_and_the_experiment_have_the_same_numbers(line: Path, sma
     assert (row["train_steps"], row["train_epochs"], row["export_latency_ms"]) == (180, 2, 1.5)
 
 
-# --- runs that go on --------------------------------------------------------------------------------------------------
-
-
-def test_a_run_without_a_result_has_the_figures_so_far(views: dict[str, RunView]) -> None:
-    """Of real runs of each kind, everywhere: test_same_figures.py."""
-    for kind in ("running", "killed", "failed in train", "interrupted"):
-        known = texts(headline(views[kind]))
-        assert {"state", "goodput", "preemptions", "cost", "duration"} == set(known), kind
-    for kind in ("running", "failed in train"):
-        assert headline(views[kind]).figure("state").note == "in stage train"
-
-
-def test_what_training_came_to_is_in_the_list_while_the_export_runs(line: Path, small_shards: str) -> None:
-    planted = plant(line, small_shards)
-    (planted.folder / "run.json").unlink()
-    with alive(planted):
-        assert listed(planted).headline.text("metric") == "93.75 %"
-
-
 # --- verified since ---------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +176,6 @@ def test_the_interval_of_a_share() -> None:
     ("task", "metric", "value", "text", "has_interval"),
     [
         ("image_classification", "accuracy", 0.9943, "99.43 %", True),
-        ("image_classification", "accuracy", 0.9938, "99.38 %", True),
         ("image_classification", "f1_macro", 0.5, "50.00 %", False),
         ("own", "distance", 0.00004, "4.000e-05", False),
         ("own", "accuracy", 0.9938, "0.9938", False),
@@ -227,8 +207,8 @@ ACCOUNT = GoodputRecord(
 )  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_no_number_is_not_known(value: float) -> None:
+def test_what_is_no_number_is_not_known() -> None:
+    value = float("nan")
     money, _ = find_money({"resources": {"price_usd_per_h": 40.0}}, ACCOUNT)
     assert money is not None
     found = make_headline(
@@ -248,13 +228,3 @@ def test_a_price_is_of_all_machines_together(nodes: Any) -> None:
     assert (money.cost_usd, money.node_hours) == (pytest.approx(20.0), 2.0)
     money, reason = find_money({"resources": {}}, ACCOUNT)
     assert money is None and "resources.machine.type" in reason and "resources.price_usd_per_h" in reason
-
-
-def test_a_record_without_a_count_of_samples_has_no_interval(line: Path, small_shards: str) -> None:
-    planted = plant(line, small_shards)
-    path = planted.folder / "run.json"
-    document = json.loads(path.read_bytes())
-    del document["results"]["test_samples"]
-    path.write_text(json.dumps(document))
-    found = listed(planted).headline
-    assert found.metric_value == 0.9375 and found.metric_low is None and found.samples is None

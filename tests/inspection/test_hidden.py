@@ -31,7 +31,6 @@ from tests.inspection.lines import plant
 from tests.trainer.one_rank import one_rank, train
 from tests.trainer.tasks.texts import make_shards, make_texts
 from tests.trainer.tasks.texts import sections as text_sections
-from tests.trainer.texts import text_of, words_config, write_shards
 from trainer.parallel.process_group import Rank
 
 # First bytes of images, and their form in a page and in a view.
@@ -101,7 +100,7 @@ def needles_of(texts: list[str]) -> tuple[bytes, ...]:
     return tuple(form.encode() for form in sorted(forms))
 
 
-@pytest.mark.parametrize("kind", ["images", "texts", "own"])
+@pytest.mark.parametrize("kind", ["images", "texts"])
 def test_samples_are_shown_or_nowhere(kind: str, rank: Rank, small_shards: str, tmp_path: Path) -> None:
     shards, config, needles = small_shards, small_config(train={"epochs": 1}), PICTURES
     if kind == "texts":
@@ -109,10 +108,6 @@ def test_samples_are_shown_or_nowhere(kind: str, rank: Rank, small_shards: str, 
         shards, config = make_shards(tmp_path, rows), text_sections(train={"epochs": 1}, run={"name": "photos"})
         # Whole: a word or two may be in a tokenizer.
         needles = needles_of([text for text, _ in rows if len(text.split()) > 3])
-    elif kind == "own":
-        shards, own = write_shards(tmp_path), {**words_config(), "model": {}, "data": {"num_workers": 0}}
-        config = {**small_config(train={"epochs": 1, "global_batch_size": 8}), **own}
-        needles = tuple(text_of(number).encode() for number in range(80))
     places, reports = {}, {}
     for samples in ("show", "hide"):
         line = leave(rank, tmp_path / samples, shards, {**config, "inspect": {"samples": samples}})
@@ -121,13 +116,13 @@ def test_samples_are_shown_or_nowhere(kind: str, rank: Rank, small_shards: str, 
     assert places["hide"] == set()
     hidden = "Samples are hidden (inspect.samples)."
     assert [hidden in reports[samples] for samples in ("show", "hide")] == [False, True]
-    # The search finds them where they are shown; the page of an own task has none.
+    # The search finds them where they are shown.
     shown = {place for place in places["show"] if not place.endswith(f"/{PREDICTIONS_NAME}")}
     worst = {"pages/run.html", "pages/view.json", f"reports/train/{RUN}/out/page.html"}
     if kind == "images":
         assert shown >= worst | {f"reports/shard/{RUN}/out/page.html"}
         assert any(place.startswith("images/first_slot in ") for place in shown)
-    elif kind == "texts":
+    else:
         assert shown == worst
 
 

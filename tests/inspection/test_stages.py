@@ -44,26 +44,10 @@ def test_a_finished_stage(tmp_path: Path) -> None:
     assert trace.find_error() is None
 
 
-def test_a_reused_stage_is_all_start(tmp_path: Path) -> None:
-    trace = make_trace(tmp_path, START, make_event("reused", 11.5, uri="file:///f"), make_exit(0, 2.0))
-    record = trace.record("ab")
-    assert (record.state, record.start_s, record.made) == ("reused", 2.0, "reused")
-
-
-def test_a_stage_that_never_started(tmp_path: Path) -> None:
-    record = make_trace(tmp_path).record(None)
-    assert (record.state, record.wall_s, record.start_s, record.uri) == ("not started", 0.0, 0.0, None)
-
-
 def test_a_document_of_a_process_that_failed_afterwards_does_not_count(tmp_path: Path) -> None:
     trace = make_trace(tmp_path, START, READY, FINISH, make_exit(1, 21.0))
     assert trace.record(None).state == "failed"
     assert trace.record(None).uri is None
-
-
-def test_a_stage_whose_end_was_not_seen_lasts_to_its_last_event(tmp_path: Path) -> None:
-    trace = make_trace(tmp_path, START, READY, make_event("log", 17.5, message="m"))
-    assert (trace.record(None).state, trace.wall_s) == ("failed", 7.5)
 
 
 def test_the_stages_own_error_comes_first(tmp_path: Path) -> None:

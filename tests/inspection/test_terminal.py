@@ -30,13 +30,11 @@ def printed(view: RunView) -> str:
 @pytest.mark.parametrize(
     ("measured", "words"),
     [
-        ({"samples_per_s": 10.0}, "10.0 samples/s per rank"),
         (
             {"samples_per_s": 10.0, "samples_per_s_min": 9.0, "samples_per_s_max": 11.0, "data_time_fraction": 0.0},
             "10.0 samples/s per rank (9.0 to 11.0), data time 0% of a step",
         ),
         ({"outcome": "hung", "reason": "no answer for 120 s"}, "not measured: no answer for 120 s"),
-        ({"outcome": "crashed"}, "not measured: crashed"),
     ],
 )
 def test_a_missing_rate_is_not_zero_and_has_no_price(measured: dict[str, Any], words: str) -> None:
@@ -67,20 +65,6 @@ def test_a_choice_without_a_measurement_has_no_rate(views: dict[str, RunView], m
     cut = OFF if method == "off" else "the defaults, not measured: slot size 32 x 1 per rank, 0 workers"
     assert f"choice: {cut}\nmeasured: not measured: " in stream.getvalue()
     assert cut in printed(views["fresh"].model_copy(update={"profile": report}))
-
-
-def test_a_long_metric_stands_apart_and_no_classes_are_not_counted(views: dict[str, RunView]) -> None:
-    view = views["fresh"]
-    assert view.shards is not None and view.export is not None
-    exported = view.export.model_copy(
-        update={
-            "headline": Headline(metric="average_precision", direction="max"),
-            "metrics": {"fp32": {"average_precision": 0.5}},
-        }
-    )
-    shards = view.shards.model_copy(update={"classes": []})
-    text = printed(view.model_copy(update={"shards": shards, "export": exported}))
-    assert "average precision fp32 0.5 (" in text and "0 classes" not in text
 
 
 @pytest.mark.parametrize(

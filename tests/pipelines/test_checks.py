@@ -42,21 +42,13 @@ def test_mistakes_end_a_run_with_2_before_a_stage(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("machine", "given"),
-    [
-        ("g2-standard-12", ["model.freeze: the pattern 'backbone.*' matches no"]),
-        ("n1-standard-8", ["model.freeze: the pattern 'backbone.*' matches no", "there is no GPU on n1-standard-8"]),
-    ],
-)
-def test_gpus_of_planned_machines_are_known_and_own_code_is_imported(machine: str, given: list[str]) -> None:
+def test_gpus_of_planned_machines_are_known_and_own_code_is_imported() -> None:
     sections: dict[str, Any] = {**OWN, "parallel": {"sync_batch_norm": True}}
     sections["model"] = {**OWN["model"], "freeze": ["backbone.*"]}
-    config = parse_config({**sections, "resources": {"machine": {"type": machine}}}, where="test")
-    problems = checks.check_planned(config).problems
-    assert len(problems) == len(given)
-    for problem, text in zip(problems, given, strict=True):
-        assert text in problem.given
+    config = parse_config({**sections, "resources": {"machine": {"type": "n1-standard-8"}}}, where="test")
+    frozen, without = (problem.given for problem in checks.check_planned(config).problems)
+    assert "model.freeze: the pattern 'backbone.*' matches no" in frozen
+    assert "there is no GPU on n1-standard-8" in without
 
 
 def test_what_a_check_finds_ends_each_command_with_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 from contracts.artifacts import ShardManifest
 from contracts.storage import normalise
 from pipelines.cli import GROUPS, app
-from tests.pipelines.images import IMAGES
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
 HEAVY = ("torch", "apache_beam", "kfp", "google.cloud.aiplatform", "transformers", "rich", "pydantic")
@@ -60,24 +59,17 @@ def test_version_and_short_help() -> None:
 MISTAKES = {
     # Arguments.
     "shrad tiny.yaml": "No such command 'shrad'. Did you mean 'shard'?",
-    "schedule lst tiny.yaml": "No such command 'lst'. Did you mean 'list'?",
     "shard": "Missing argument 'CONFIG'",
     "init --project p-123456 --source raw": "Missing option '--bucket'",
     "shard tiny.yaml --fersh": "No such option: --fersh (Possible options: --fresh)",
-    "shard tiny.yaml --shards x": "No such option: --shards",
     "train tiny.yaml --to": "Option '--to' requires an argument",
     "runs -o xml": "'xml' is not one of 'table', 'json', 'csv'",
-    "inspect x -o csv": "'csv' is not one of 'table', 'json'",
-    "clean runs/tiny --keep-last none": "Invalid value for '--keep-last'",
     "tensorboard x --port 70000": "Invalid value for '--port'",
     "predict model": "nothing was given: name samples",
-    "config show": "Missing argument 'CONFIG'",
     # Files and places.
     "export missing.yaml": "configuration missing.yaml does not exist",
     "export raw": "raw",
     "shard tiny.yaml --to raw": "the output raw is inside of sharding.source raw",
-    "shard tiny.yaml --to tiny.yaml": "tiny.yaml",
-    "init --project p-123456 --bucket bucket-1 --source raw --to raw": "raw cannot be written: File exists",
     "report nowhere": "nowhere",
     "init --project p-123456 --bucket bucket-1 --source raw --to tiny.yaml": "tiny.yaml cannot be written: File exists",
     "clean nowhere --keep-last 1": "nowhere",
@@ -130,36 +122,6 @@ def test_a_stage_alone_ends_with_its_folder(project: Path, shardline: Shardline)
     again = shardline("shard", "tiny.yaml", "--to", "out/my shards")
     assert again.stdout == answer.stdout
     assert "reused" in again.stderr
-    other = shardline("shard", "tiny.yaml", "sharding.seed=1", "--to", "out/my shards")
-    assert other.returncode == 2
-    assert "holds a result of other inputs (sharding)" in other.stderr
-    fresh = shardline("shard", "tiny.yaml", "--to", "out/my shards", "--fresh")
-    assert "done: " in fresh.stderr
-    before = sorted((project / "raw").rglob("*"))
-    inside = shardline("shard", "tiny.yaml", "--to", "raw/shards")
-    assert inside.returncode == 2 and "inside of sharding.source" in inside.stderr
-    assert sorted((project / "raw").rglob("*")) == before
-
-
-def test_a_stage_alone_fails_in_its_own_words(shardline: Shardline, project: Path) -> None:
-    answer = shardline("shard", "tiny.yaml", "sharding.source=nowhere", "run.root=failed")
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert "nowhere does not exist" in answer.stderr
-    assert "Traceback" not in answer.stderr
-    assert list((project / "failed").rglob("manifest.json")) == []
-
-
-def test_a_stage_alone_says_what_has_to_run_first(shardline: Shardline) -> None:
-    answer = shardline("train", "tiny.yaml", "run.root=empty")
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert "run `shardline shard tiny.yaml` first" in answer.stderr
-
-
-def test_export_says_that_training_has_to_run_first(shardline: Shardline) -> None:
-    assert shardline("shard", "tiny.yaml", "run.root=half").returncode == 0
-    answer = shardline("export", "tiny.yaml", "run.root=half")
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert "run `shardline train tiny.yaml` first" in answer.stderr
 
 
 def test_a_dry_run_names_the_shards_and_writes_nothing(project: Path, shardline: Shardline) -> None:
@@ -171,8 +133,7 @@ def test_a_dry_run_names_the_shards_and_writes_nothing(project: Path, shardline:
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    config = Path(__file__).parents[2] / "configs" / "digits-vertex.yaml"
-    command = f"'{sys.executable}' -m pipelines.cli submit '{config}' {' '.join(IMAGES)} --dry-run | head -1"
+    code = "from pipelines import cli; cli.command('flood')(lambda: print('x\\n' * 10**6)); cli.main()"
+    command = f"'{sys.executable}' -c \"{code}\" flood | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "{\n"), done.stderr
-    assert "price: " in done.stderr and "error" not in done.stderr.lower()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")

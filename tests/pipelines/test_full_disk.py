@@ -21,7 +21,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
-@pytest.mark.parametrize(("command", "room"), [("run", 0), ("shard", 0), ("shard", 2000)])
+@pytest.mark.parametrize(("command", "room"), [("run", 0), ("shard", 2000)])
 def test_a_stage_does_not_start_on_a_full_disk(tmp_path: Path, command: str, room: int) -> None:
     config = small_config(
         run={"root": str(tmp_path / "runs"), "name": "line"},

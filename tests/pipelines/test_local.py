@@ -32,7 +32,7 @@ def read_record(path: Path) -> RunRecord:
     return RunRecord.parse(path.read_bytes(), where=str(path))
 
 
-def test_a_run_ends_with_the_error_of_its_stage_and_the_same_command_reuses_the_stages_before(
+def test_a_run_ends_with_the_error_of_its_stage(
     project: Path, environment: dict[str, str], shardline: Shardline
 ) -> None:
     failed = shardline("run", "tiny.yaml", *REFUSED)
@@ -59,12 +59,6 @@ def test_a_run_ends_with_the_error_of_its_stage_and_the_same_command_reuses_the_
     (start_path,) = line.glob("runs/*/run-start.json")
     assert json.loads(start_path.read_text())["id"] == start_path.parent.name == record.id
     assert (start_path.parent / "run.json").read_bytes() == (line / "run.json").read_bytes()
-
-    again = shardline("run", "tiny.yaml", *REFUSED)
-    assert again.returncode == 2
-    assert "shard    reused: finished before, nothing to do" in again.stderr
-    assert [stage.state for stage in read_record(line / "run.json").stages][:2] == ["reused", "failed"]
-    assert len(list(line.glob("runs/*/run.json"))) == 2
 
 
 def list_descendants(pid: int) -> Iterator[int]:
@@ -204,16 +198,6 @@ def test_what_cannot_succeed_is_found_before_the_first_stage(sections: dict[str,
     if "resources.max_cost_usd" in given:
         with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without resources\.price_usd_per_h"):
             run_stage_alone("train", config, to=None, given={}, fresh=False)
-
-
-def test_what_may_succeed_is_not_refused() -> None:
-    splits = {"train": 0.9, "validation": 0.1, "test": 0}
-    for sections in (
-        {"sharding": {"source": "photos.CSV", "splits": splits}},
-        {"train": {"global_batch_size": 4}, "resources": {"ranks": 4}},
-        {"resources": {"max_cost_usd": 5, "price_usd_per_h": 1}},
-    ):
-        check_line(RunConfig.model_validate(sections))
 
 
 def test_the_checks_come_before_any_document(shardline: Shardline, project: Path) -> None:

@@ -104,7 +104,7 @@ def test_the_containers_train_together_and_go_on_when_a_pod_is_replaced(
     kind: Kind, small_shards: str, free_tcp_port: int, tmp_path: Path
 ) -> None:
     """Two pods as processes with the variables that the controllers inject; bucket and names are this machine's."""
-    trained = small_config(train={"epochs": 12}, checkpoint={"every_steps": 3})
+    trained = small_config(train={"epochs": 6}, checkpoint={"every_steps": 3})
     trained = {name: values for name, values in trained.items() if name not in ("run", "sharding", "resources")}
     config = a_config({"nodes": 2, "ranks": 1, "port": free_tcp_port}, **trained)
     (container,) = containers(StageJob(config, "train", SHARDS).documents(kind))

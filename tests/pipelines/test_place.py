@@ -30,11 +30,6 @@ def test_a_cache_is_of_the_machine_that_trains(tmp_path: Path, monkeypatch: pyte
     assert made[0].data.cache_dir == "cache"
 
 
-def test_uris_and_a_source_that_is_not_set_stay() -> None:
-    config = make_absolute(make_config("", "gs://bucket/runs"))
-    assert (config.sharding.source, config.run.root) == ("", "gs://bucket/runs")
-
-
 def test_a_line_of_this_machine_lives_on_this_machine() -> None:
     with pytest.raises(StorageError):
         line_uri(make_config("raw", "gs://bucket/runs"))

@@ -50,22 +50,6 @@ def test_plain_lines_show_changes_not_events() -> None:
     assert len(lines) == 14
 
 
-def test_plain_lines_of_reuse_failure_and_a_killed_process() -> None:
-    stream = io.StringIO()
-    events = [
-        {"event": "reused", "uri": "file:///f"},
-        {"event": "error", "exit_code": 2, "message": "told at the end"},
-        {"event": "exit", "exit_code": -9, "launched_at": 1.0, "wall_s": 3.0},
-        progress(0, 0),
-    ]
-    draw(PlainLines(["train"], stream), events)
-    assert stream.getvalue().splitlines() == [
-        "train  reused: finished before, nothing to do",
-        "train  failed",
-        "train  ended by signal 9",
-    ]
-
-
 def test_an_interruption_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     events = [

@@ -102,7 +102,7 @@ def test_a_run_replaces_production_where_it_is_not_worse(pictures: Path, tmp_pat
     sections = {
         "run": {"name": "small", "root": str(tmp_path / "runs")},
         "sharding": {"source": str(pictures)},
-        "export": {"allow_unproven": True},
+        "export": {"allow_unproven": True, "runtime": "onnx", "precision": "fp32"},
         "profile": {"method": "off"},
         "resources": {"threads": 1},
     }

@@ -1,6 +1,5 @@
 """What a configuration becomes for a rehearsal."""
 
-import json
 import shutil
 import stat
 from pathlib import Path
@@ -17,7 +16,7 @@ from pipelines.images import find_images
 from pipelines.rehearse.config import prepare
 from pipelines.rehearse.rehearse import open_folder
 from tests.pipelines.compiled import compile_config
-from tests.pipelines.images import IMAGES, REGISTERED
+from tests.pipelines.images import IMAGES
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,13 +27,6 @@ def write_files(folder: Path, counts: dict[str, int]) -> Path:
         for number in range(count):
             (folder / name / f"{number:03d}.png").write_text(name)
     return folder
-
-
-def test_what_can_be_submitted_is_rehearsed_as_it_is(tmp_path: Path) -> None:
-    config = load_config(ROOT / "configs" / "digits-vertex.yaml", REGISTERED)
-    prepared = prepare(config, write_files(tmp_path / "raw", {"a": 1}))
-    assert (prepared.config, prepared.stand_ins) == (config, [])
-    assert prepared.buckets == {"acme-vision-line"}
 
 
 def test_a_laptops_configuration_gets_stand_ins_that_are_named(tmp_path: Path) -> None:
@@ -128,13 +120,11 @@ def write_manifest(path: Path, names: list[str]) -> None:
     rows = [{"uri": name, "label": "a"} for name in names]
     if path.suffix == ".csv":
         path.write_text("uri,label\n" + "".join(f"{name},a\n" for name in names))
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, ["no row"]]) + "{\n")
     else:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
-@pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.parquet"])
+@pytest.mark.parametrize("name", ["train.csv", "train.parquet"])
 def test_only_what_a_manifest_names_is_copied(tmp_path: Path, name: str) -> None:
     """Broken, it copies a home with its keys into the rehearsal's folder, which --keep leaves there."""
     home = write_files(tmp_path / "home", {"photos": 2, ".ssh": 0})
@@ -146,14 +136,6 @@ def test_only_what_a_manifest_names_is_copied(tmp_path: Path, name: str) -> None
     assert prepare(config, None).copy_source(buckets) == (3, 3)
     found = {path.relative_to(buckets).as_posix() for path in buckets.rglob("*") if path.is_file()}
     assert found == {f"rehearsal-source/{file}" for file in (name, "photos/000.png", "photos/001.png")}
-
-
-def test_rows_that_are_the_samples_name_no_files(tmp_path: Path) -> None:
-    home = write_files(tmp_path / "home", {"notes": 1})
-    (home / "train.csv").write_text("text,label\nnotes/000.png,a\n")
-    fields = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
-    config = RunConfig.model_validate({"sharding": {"source": str(home / "train.csv"), "fields": fields}})
-    assert prepare(config, None).copy_source(tmp_path / "buckets") == (1, 1)
 
 
 def test_the_folder_of_a_rehearsal_is_its_users_alone(tmp_path: Path) -> None:

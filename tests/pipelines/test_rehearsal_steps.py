@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -40,24 +39,3 @@ def test_a_folder_may_vanish_while_it_is_read(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "one")
     watch.read()
     assert watch.step == 5
-
-
-def test_a_disk_is_walked_once_a_second_and_its_events_are_read_at_each_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    walked: list[str] = []
-    now = [100.0]
-    walk = os.walk
-    monkeypatch.setattr(os, "walk", lambda folder: walked.append(str(folder)) or walk(folder))
-    monkeypatch.setattr(steps.time, "monotonic", lambda: now[0])
-    watch = StepWatch(tmp_path)
-    leave(tmp_path / "a", 3)
-    for tenth in range(20):
-        now[0] = 100.0 + tenth / 10
-        watch.read()
-        with (tmp_path / "a" / EVENTS_NAME).open("a") as stream:
-            event = {"event": "progress", "unit": "steps", "done": 10 + tenth, "total": 90}
-            stream.write(json.dumps(event) + "\n")
-    watch.read()
-    assert watch.step == 29
-    assert len(walked) == 3

@@ -37,20 +37,14 @@ BREAKS: list[tuple[Sequence[str], str]] = [
     (["cloud.project=''"], "cloud.project is not set"),
     (["cloud.project=My Project"], "cloud.project = My Project"),
     (["cloud.region=us-central1-a"], "not a zone"),
-    (["resources.regions=[Iowa]"], "resources.regions.0 = Iowa"),
     (["run.root=/tmp/runs"], "run.root = /tmp/runs | gs://BUCKET/FOLDER: no machine of Vertex AI sees"),
-    (["run.root=gs://My_Bucket!/x"], "run.root = gs://My_Bucket!/x"),
     (["sharding.source=''"], "sharding.source is not set"),
     (["model.weights=/data/w.pt"], "model.weights = /data/w.pt"),
     (["run.name=9_flowers"], "run.name = 9_flowers"),
-    (["run.name=" + "a" * 41], "up to 39 letters"),
     (["cloud.labels={Team: vision}"], "cloud.labels = Team: vision"),
-    (["cloud.labels={team: Vision}"], "cloud.labels = team: Vision"),
     (["cloud.labels={goog-team: vision}"], "not with goog"),
     (["resources.env={RANK: '0'}"], "resources.env = RANK"),
-    (["resources.env={CLUSTER_SPEC: '{}'}"], "resources.env = CLUSTER_SPEC"),
     (["resources.env={AIP_MODEL_DIR: '2'}"], "resources.env = AIP_MODEL_DIR"),
-    (["resources.env={a-b: '2'}"], "resources.env = a-b"),
     (["cloud.service_account=me"], "cloud.service_account = me"),
     (["vertex.mail=[a@b.com, nobody]"], "vertex.mail.1 = nobody"),
     ([f"vertex.experiment={81 * 'e'}"], "up to 80"),
@@ -70,7 +64,6 @@ BREAKS: list[tuple[Sequence[str], str]] = [
     (["resources.serving_machine.type=g2-standard-5"], "resources.serving_machine: g2-standard-5"),
     (["resources.machine.type=a3-highgpu-1g", "resources.strategy=STANDARD"], "a3-highgpu-1g with 1 x"),
     ([f"resources.machine={V100}"], "resources.machine: n1-standard-8 with 1 x NVIDIA_TESLA_V100, which exports"),
-    ([f"resources.serving_machine={V100}"], "no code for earlier GPUs"),
     (["resources.ranks=2"], "resources.ranks = 2 on g2-standard-12"),
     (["train.global_batch_size=1"], "train.global_batch_size = 1 on 2 ranks"),
     (["train.early_stopping={}", "sharding.splits={train: 1, validation: 0, test: 0}"], "splits.validation = 0"),
@@ -78,10 +71,7 @@ BREAKS: list[tuple[Sequence[str], str]] = [
     (["code.path=/nonexistent", "model.architecture='net:build'"], "code.path"),
     (["cloud.images.serving=''"], "cloud.images.serving is not set | for a model that is registered"),
     (["cloud.images.serving=nvcr.io/nvidia/tritonserver:26.08-py3"], "*.pkg.dev"),
-    (["cloud.images.serving=docker.io/gcr.io/x"], "cloud.images.serving = docker.io/gcr.io/x"),
     (["schedule.cron=0 6 * *"], "schedule.cron = 0 6 * *: it has 4 fields"),
-    (["schedule.cron=0 6 L * *"], "'L' is not of unix-cron"),
-    (["schedule.cron=60 6 * * *"], "schedule.cron = 60 6 * * *: Bad minute"),
     (["schedule.cron=0 6 31 2 *"], "Bad day-of-month"),
     (["schedule.cron=0 6 * * 1", "schedule.time_zone=Mars/Olympus"], "schedule.time_zone = Mars/Olympus"),
 ]
@@ -147,21 +137,15 @@ def test_what_costs_money_unawares_is_warned_of() -> None:
     assert not list(find_warnings(config()))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("resources.regions=[us-central1]", "us-central1 is there twice"),
-        ("cloud.labels={Team: vision}", "cloud.labels = Team: vision"),
-        ("resources.machine.type=n1-standard-5", "n1-standard-5 is no machine type"),
-        ("cloud.images.gpu=us-docker.pkg.dev/p/r/gpu:1", "@sha256: and 64 hex digits"),
-        ("schedule.cron=61 6 * * *", "schedule.cron = 61 6 * * *: Bad minute"),
-        ("export.runtime=tensorrt_rtx", "whose engine Triton does not load"),
-    ],
-)
-def test_bad_input_ends_each_command_with_2_before_anything_is_created(change: str, said: str, tmp_path: Path) -> None:
+def test_bad_input_ends_each_command_with_2_before_anything_is_created(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(yaml.safe_dump(VALID))
-    for command in (["compile"], ["submit"], ["schedule", "create"]):
-        answer = CliRunner().invoke(app, [*command, "line.yaml", change])
-        assert answer.exit_code == 2 and said in answer.output, answer.output
-        assert "allowed: " in answer.output and "to do: " in answer.output
+    for change, said in (
+        ("resources.regions=[us-central1]", "us-central1 is there twice"),
+        ("resources.machine.type=n1-standard-5", "n1-standard-5 is no machine type"),
+        ("export.runtime=tensorrt_rtx", "whose engine Triton does not load"),
+    ):
+        for command in (["compile"], ["submit"], ["schedule", "create"]):
+            answer = CliRunner().invoke(app, [*command, "line.yaml", change])
+            assert answer.exit_code == 2 and said in answer.output, answer.output
+            assert "allowed: " in answer.output and "to do: " in answer.output
     assert [path.name for path in tmp_path.iterdir()] == ["line.yaml"]

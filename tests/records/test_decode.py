@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from records.decode import MAX_PIXELS, UndecodableImage, check_complete, decode, decode_rgb, image_format
+from records.decode import MAX_PIXELS, UndecodableImage, decode, decode_rgb, image_format
 from records.pixels import Changes, change
 
 GRADIENT = np.arange(24 * 16 * 3, dtype=np.uint32).reshape(24, 16, 3).astype(np.uint8)
@@ -190,31 +190,6 @@ def test_opaque_images_keep_their_bytes(mode, name):
     laid, plain = decode(content, background=(1, 2, 3)), decode(content)
     assert not laid.transparent and np.array_equal(laid.pixels, plain.pixels)
     assert change(content, laid, Changes()) == (content, ())
-
-
-# --- completeness without decoding ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["png", "jpeg", "webp"])
-def test_a_file_that_ends_too_early_is_known_without_decoding(name):
-    content = FILES[name]
-    check_complete(content, name)
-    check_complete(content + b"trailing bytes", name)
-    for length in range(len(content) // 2, len(content), 7):
-        with pytest.raises(UndecodableImage, match="truncated"):
-            check_complete(content[:length], name)
-
-
-def test_the_end_of_a_thumbnail_is_not_the_end_of_its_jpeg():
-    thumbnail = FILES["jpeg"]
-    segment = b"\xff\xff\xe1" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
-    content = thumbnail[:2] + segment + thumbnail[2:]
-    check_complete(content, "jpeg")
-    assert decode(content).image_format == "jpeg"
-    with pytest.raises(UndecodableImage, match="truncated"):
-        check_complete(content[:-2], "jpeg")
-    progressive = encode(Image.fromarray(GRADIENT), "JPEG", progressive=True)
-    check_complete(progressive, "jpeg")
 
 
 def test_bombs_give_a_reason():

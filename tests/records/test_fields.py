@@ -78,19 +78,6 @@ def test_every_kind_comes_back(shard_format: str) -> None:
     assert FieldReader(manifest, ("mask", "label")).read(stored, 7) == {"mask": b"a mask", "label": 7}
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    st.sampled_from(FORMATS),
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.text(st.characters(exclude_categories=["Cs"])),
-)
-def test_numbers_and_text_come_back_bit_for_bit(shard_format: str, number: float, text: str) -> None:
-    values = (Value("x", "number", number), Value("t", "text", text))
-    found = FieldReader(manifest_of(values, shard_format)).read(write(values, shard_format), NO_LABEL)
-    assert struct.pack("<d", found["x"]) == struct.pack("<d", number)
-    assert found["t"] == text
-
-
 @pytest.mark.parametrize("shard_format", FORMATS)
 def test_an_image_and_its_label(shard_format: str) -> None:
     sample, manifest = make_sample(1), manifest_of((), shard_format)
@@ -142,7 +129,7 @@ TREES = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(FORMATS), st.binary(max_size=700), st.binary(max_size=60), st.integers(0, 3000))
 def test_no_bytes_raise_anything_but_damage(shard_format: str, junk: bytes, patch: bytes, at: int) -> None:
     whole = write(VALUES, shard_format)
@@ -157,25 +144,6 @@ def test_no_bytes_raise_anything_but_damage(shard_format: str, junk: bytes, patc
             with contextlib.suppress(DamagedSample):
                 FieldReader(manifest_of(values, shard_format), wanted).read(stored, 2)
         path_in(stored, shard_format)
-
-
-@pytest.mark.parametrize(
-    "described", [b"[" * 100_000, b"[]", b"7", b'{"fields": []}', b'{"fields": {"price": 1%s}}' % (b"0" * 400)]
-)
-@pytest.mark.parametrize("shard_format", FORMATS)
-def test_json_of_any_kind_is_damage(shard_format: str, described: bytes) -> None:
-    stored = TREES[shard_format](described)
-    wanted = ["price", *(["tags"] if shard_format == "webdataset" else []), *(["more"] if len(described) > 999 else [])]
-    for name in wanted:
-        with pytest.raises(DamagedSample):
-            FieldReader(manifest_of(VALUES, shard_format), [name]).read(stored, 0)
-    assert path_in(stored, shard_format) is None
-
-
-def test_headers_of_negative_or_huge_sizes_are_damage() -> None:
-    for size in (b"-0000001000\0", b"77777777777\0", b"           \0", b"\x80" + b"\xff" * 11):
-        with pytest.raises(DamagedSample):
-            FieldReader(manifest_of((), "webdataset")).read(header(b"k.png", size) + IMAGE, 0)
 
 
 def test_fields_that_are_not_there_are_named() -> None:

@@ -3,13 +3,12 @@
 import io
 import json
 import tarfile
-import tracemalloc
 
 import pytest
 import webdataset
 
 from contracts.errors import DataError
-from records import tar, tfrecord
+from records import tar
 from records.sample import Sample
 from records.tar import find_image, frame, scan
 from tests.records.small_shards import make_sample
@@ -72,10 +71,6 @@ def test_webdataset_reads_samples():
     ]
 
 
-def test_jpeg_gets_the_extension_that_decoders_know():
-    assert frame(SAMPLES[1]._replace(image_format="jpeg")).body.startswith(SAMPLES[1].key.hex().encode() + b".jpg\0")
-
-
 @pytest.mark.parametrize("tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_scan_finds_whole_samples_of_others(tar_format):
     """Labels first, folders between, long names in headers of their own, what looks like an image and is none."""
@@ -107,16 +102,6 @@ def test_scan_finds_whole_samples_of_others(tar_format):
             assert {member.name.partition("0.")[0] or one.name for member in archive} and archive.getmembers()
 
 
-def test_scan_of_our_own_shards():
-    samples = [make_sample(number) for number in range(3)]
-    content = b"".join(frame(sample).body for sample in samples) + tar.END
-    found = list(scan(io.BytesIO(content), "x.tar"))
-    assert [(one.image, one.label, one.class_name) for one in found] == [
-        (sample.content, sample.label, None) for sample in samples
-    ]
-    assert b"".join(one.body for one in found) + tar.END == content
-
-
 def test_scan_names_what_is_wrong():
     image = make_sample(1).content
     good = archive_of([("0.png", image), ("0.cls", b"1"), ("1.png", image), ("1.cls", b"1")])
@@ -138,20 +123,3 @@ def test_scan_names_what_is_wrong():
     huge = tarfile.TarInfo("0.png")
     huge.size = 3 << 30
     assert "sample 0: 2 GiB or more" in refused(huge.tobuf(tarfile.USTAR_FORMAT))
-
-
-@pytest.mark.parametrize("module", [tar, tfrecord])
-def test_scan_holds_one_sample_at_a_time(module, tmp_path):
-    sample = make_sample(1)
-    with (tmp_path / "shard").open("wb") as stream:
-        for number in range(1000):
-            stream.write(b"".join(module.frame(sample._replace(key=number.to_bytes(16, "big")))))
-        stream.write(module.END)
-    with (tmp_path / "shard").open("rb") as stream:
-        tracemalloc.start()
-        try:
-            assert all(found.image == sample.content for found in module.scan(stream, "x"))
-            # tarfile's list of 3,000 members takes 1.5 MB.
-            assert tracemalloc.get_traced_memory()[1] < 200_000
-        finally:
-            tracemalloc.stop()

@@ -119,12 +119,6 @@ def mailed():
         write(value="well")
 
 
-@dsl.pipeline(name="siblings")
-def siblings():
-    for number in range(32):
-        say(number=number)
-
-
 @dsl.pipeline(name="two")
 def two(pid_file: str = ""):
     with dsl.ExitHandler(final()):

@@ -33,7 +33,7 @@ from rehearsal.clock import Clock
 from rehearsal.cloud import LocalCloud
 from rehearsal.gcs import Rule
 from rehearsal.machines.machine import Scale
-from sharding.splits import choose_split
+from sharding.splits import Splitter
 from tests.conftest import small_config
 from tests.pipelines.images import image
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION
@@ -213,8 +213,8 @@ class Weeks:
 def wrong_names(count: int) -> list[str]:
     """Return names of pictures in the folder `blue` that the training split gets: the test split stays right."""
     names = (f"blue/{number}.png" for number in range(500, 10_000))
-    fractions = SplitFractions(**FRACTIONS)
-    train = (name for name in names if SPLITS[choose_split(name.encode(), fractions)] == "train")
+    splitter = Splitter(SplitFractions(**FRACTIONS))
+    train = (name for name in names if SPLITS[splitter.choose(name.encode(), None, None)] == "train")
     return [next(train) for _ in range(count)]
 
 

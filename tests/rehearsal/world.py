@@ -70,9 +70,9 @@ def submit(cloud: LocalCloud, pipeline: Any, run: str, **parameters: Any) -> str
     return str(created.name)
 
 
-def run(cloud: LocalCloud, pipeline: Any, run: str = "run-1", **parameters: Any) -> Any:
-    """Run a compiled pipeline in a cloud, and return its ended job."""
-    job = wait_for_end(cloud.store, submit(cloud, pipeline, run, **parameters))
+def run(cloud: LocalCloud, pipeline: Any, run: str = "", **parameters: Any) -> Any:
+    """Run a compiled pipeline in a cloud, and return its ended job; its id is new unless it is given."""
+    job = wait_for_end(cloud.store, submit(cloud, pipeline, run or f"run-{cloud.store.new_id()}", **parameters))
     assert job.end_time, "\n".join(texts(cloud.logs))
     return job
 

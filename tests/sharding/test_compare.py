@@ -1,11 +1,9 @@
 """Comparison with the run before: what differs much is a warning, or ends the stage where the configuration says so."""
 
 import json
-import os
 
 import pytest
 
-from contracts import storage
 from contracts.artifacts import RunRecord, ShardManifest, StageRecord
 from contracts.stage import run_stage
 from sharding.compare import compare
@@ -89,22 +87,3 @@ def test_shares_of_classes_and_of_rejected_files():
     # Shares of few samples move by themselves.
     few = compare(manifest_of({"a": 5, "b": 5}), manifest_of({"a": 9, "b": 1}), "r1")
     assert list(few.describe()) == [] and few.class_distance == pytest.approx(0.4)
-
-
-def test_a_copy_with_other_times_is_told_and_content_takes_it_for_the_same(run_shard, source, make_image):
-    first = run_shard()
-    kept = run_shard(root="content", compare="content")
-    for path in source.rglob("*.*"):
-        os.utime(path)
-    again = run_shard()
-    assert again.folder != first.folder
-    assert f"only modification times differ from {storage.display(storage.normalise(first.folder))}" in again.stderr
-    assert "sharding.compare=content" in again.stderr
-    same = run_shard(root="content", compare="content")
-    assert same.folder == kept.folder and "modification times" not in same.stderr
-    # Other bytes of the same length are seen.
-    path = source / "ant/00.png"
-    os.utime(path)
-    path.write_bytes(make_image(12345, "png").ljust(path.stat().st_size, b"\0")[: path.stat().st_size])
-    changed = run_shard(root="content", compare="content", max_rejected_fraction=0.5)
-    assert changed.folder != kept.folder

@@ -19,10 +19,10 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from contracts.config.load import parse_config, stage_config
-from sharding.commit import Limits
 from sharding.dataflow import submit
 from sharding.graph import build_graph
 from sharding.job import JobHandle
+from sharding.limits import Limits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dataflow-job.json"
 IMAGE = "europe-west4-docker.pkg.dev/acme-vision/shardline/worker@sha256:" + "0" * 64

@@ -1,7 +1,6 @@
 """The graph on the FnApiRunner: only references travel, their order changes nothing, what is done is not repeated."""
 
 import random
-import sys
 
 import apache_beam as beam
 import pytest
@@ -14,9 +13,9 @@ from contracts.errors import ConfigError, ErrorDocument, StorageError, TryAgain
 from contracts.stage import find_output_damage
 from sharding import commit, graph
 from sharding import job as job_module
-from sharding.commit import Limits
 from sharding.graph import build_graph, read_references
 from sharding.job import JobHandle, PlannedJob, made_with, open_job, plan_uri
+from sharding.limits import Limits
 from sharding.reference import write_part
 from sharding.runners import fnapi_pipeline
 from sharding.write import write_shard
@@ -62,14 +61,6 @@ def test_neither_content_nor_references_nor_shards_are_in_the_graph(make_job):
     assert sizes[1] - sizes[0] < 100_000
 
 
-def test_the_command_line_of_the_process_is_not_read(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["stage", "--runner=DataflowRunner", "--streaming"])
-    with fnapi_pipeline() as pipeline:
-        assert isinstance(pipeline.runner, FnApiRunner)
-    options = pipeline.options.view_as(beam.options.pipeline_options.StandardOptions)
-    assert not options.streaming and options.runner is None
-
-
 def test_a_worker_of_another_revision_is_refused(make_job):
     handle, _ = make_job()
     with pytest.raises(ConfigError, match=f"has revision {job_module.REVISION}"):
@@ -99,18 +90,16 @@ def test_a_late_worker_of_another_version_changes_nothing(make_job, monkeypatch)
     assert find_output_damage(handle.output_uri, ShardManifest.load(handle.output_uri)) is None
 
 
-@pytest.mark.parametrize("suffix", [".tfrecord", ".idx.npy"])
-def test_a_deleted_file_is_noticed_and_written_again(make_job, monkeypatch, suffix):
+def test_a_deleted_file_is_noticed_and_written_again(make_job, monkeypatch):
     whole = run_graph(make_job("one", **FORMAT)[0])
     handle, _ = make_job("two", **FORMAT)
 
     def delete_one(*_, **__):
-        for path in storage.local_path(handle.output_uri).glob(f"train-*-00001{suffix}"):
+        for path in storage.local_path(handle.output_uri).glob("train-*-00001.idx.npy"):
             path.unlink()
 
     # Behind the last shard, and before the files are looked for.
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "check_rejected", delete_one)
         patch.setattr(commit, "check_training_classes", delete_one)
         with pytest.raises((TryAgain, RuntimeError), match="is missing, since it was written"):
             run_graph(handle)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import sharding.plan
 from contracts.config import SplitFractions
-from sharding.plan import Plan, count_shards, make_place_hash, make_plan
-from sharding.splits import choose_split
+from sharding.plan import Plan, make_place_hash, make_plan
+from sharding.splits import Splitter
 
 PATHS = st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=80, unique=True)
 SIZES = st.lists(st.integers(0, 10**6), min_size=80, max_size=80)
@@ -16,8 +16,8 @@ SEEDS = st.integers(0, 2**63 - 1)
 
 
 def plan_of(paths, sizes, seed, target):
-    fractions = SplitFractions(train=0.5, validation=0.25, test=0.25)
-    samples = [(path, choose_split(path, fractions), size) for path, size in zip(paths, sizes, strict=False)]
+    splitter = Splitter(SplitFractions(train=0.5, validation=0.25, test=0.25))
+    samples = [(path, splitter.choose(path, None, None), size) for path, size in zip(paths, sizes, strict=False)]
     return samples, make_plan(samples, seed=seed, target_shard_bytes=target)
 
 
@@ -42,8 +42,8 @@ def test_every_shard_has_a_sample_and_every_sample_one_shard_of_its_split(paths,
 
 
 def test_many_samples_are_placed_by_equal_ranges_of_hashes(monkeypatch):
-    fractions = SplitFractions()
-    samples = [(path := b"cat/%d.jpg" % number, choose_split(path, fractions), 1000) for number in range(30_000)]
+    splitter = Splitter(SplitFractions())
+    samples = [(path := b"cat/%d.jpg" % number, splitter.choose(path, None, None), 1000) for number in range(30_000)]
     exact = make_plan(samples, seed=3, target_shard_bytes=500_000)
     monkeypatch.setattr(sharding.plan, "EXACT_SAMPLES", 1000)
     plan = make_plan(samples, seed=3, target_shard_bytes=500_000)
@@ -58,13 +58,6 @@ def test_samples_of_one_hash_share_a_shard(monkeypatch):
     samples = [(path, 0, 1) for path in (b"a1", b"a2", b"b", b"c1", b"c2", b"c3")]
     plan = make_plan(samples, seed=0, target_shard_bytes=1)
     assert plan.num_shards == [3, 0, 0] and place(plan, samples) == [0, 0, 1, 2, 2, 2]
-
-
-@given(st.integers(1, 10**6), st.integers(0, 10**12), st.integers(1024, 10**9))
-def test_number_of_shards(num_samples, source_bytes, target):
-    count = count_shards(num_samples, source_bytes, target_shard_bytes=target)
-    assert 1 <= count <= num_samples
-    assert count == num_samples or count * target >= source_bytes
 
 
 def test_a_split_without_samples_has_no_shard_and_the_hash_is_pinned():

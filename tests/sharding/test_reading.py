@@ -76,13 +76,6 @@ def test_no_permission_is_said(listed: list[SourceFile], bucket_server: BucketSe
     assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("read")]
 
 
-def test_files_and_objects_of_one_manifest(listed: list[SourceFile], folder: Path) -> None:
-    mixed = [one._replace(path=b"gs://bucket-1/raw/" + one.path) for one in listed]
-    mixed.insert(3, list_files(folder)[0])
-    found = list(FileReader(storage.normalise(folder)).read_ahead(mixed))
-    assert found[3] == b"" and found[4] == listed[3].path * 100 and len(found) == len(mixed)
-
-
 def test_a_large_file_that_is_no_image_is_known_by_its_head(
     bucket_server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,24 +116,6 @@ def list_files(folder: Path) -> list[SourceFile]:
     ]
 
 
-def test_the_first_error_comes_in_its_place(folder: Path) -> None:
-    files = list_files(folder)
-    (folder / "20").write_bytes(b"changed")
-    taken = []
-    with pytest.raises(TryAgain, match=r"20 in .* changed while"):
-        for content in FileReader(storage.normalise(folder)).read_ahead(files):
-            taken.append(content)
-    assert taken == [bytes([number]) * number * 37 for number in range(20)]
-
-
-def test_a_writer_that_gives_up_ends_the_reading(listed: list[SourceFile]) -> None:
-    before = set(threading.enumerate())
-    reading_on = FileReader("gs://bucket-1/raw").read_ahead(listed)
-    next(reading_on)
-    reading_on.close()
-    assert not [one for one in set(threading.enumerate()) - before if one.name.startswith("read")]
-
-
 def test_of_equal_content_the_time_does_not_matter(folder: Path) -> None:
     (one,) = list_files(folder)[7:8]
     by_content = one._replace(version=google_crc32c.value((folder / "07").read_bytes()))
@@ -150,20 +125,3 @@ def test_of_equal_content_the_time_does_not_matter(folder: Path) -> None:
     (folder / "07").write_bytes(b"x" * one.size)
     with pytest.raises(TryAgain, match="changed while"):
         reader.read(by_content)
-
-
-def test_files_are_announced_before_they_are_read_and_not_all_at_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "ANNOUNCED_FILES", 3)
-    announced: list[bytes] = []
-    monkeypatch.setattr(reading, "announce_file", lambda path: announced.append(os.path.basename(path)))  # noqa: PTH119
-    files = list_files(folder)
-    for number, _ in enumerate(FileReader(storage.normalise(folder)).read_ahead(files)):
-        assert files[number].path in announced and len(announced) <= number + 4
-
-
-def test_announcing_a_file_that_is_not_there_is_no_error(tmp_path: Path) -> None:
-    reading.announce_file(bytes(tmp_path / "missing"))
-    os.mkfifo(tmp_path / "pipe")
-    reading.announce_file(bytes(tmp_path / "pipe"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from contracts.config import SplitFractions
 from contracts.errors import ConfigError, DataError
-from sharding.splits import Splitter, choose_split, make_group_finder, split_exactly
+from sharding.splits import Splitter, make_group_finder, split_exactly
 
 FRACTIONS = SplitFractions(train=0.5, validation=0.25, test=0.25)
 
@@ -47,32 +47,18 @@ def test_patterns_that_cannot_work(pattern, word):
         make_group_finder(pattern)
 
 
-def test_class_folders_by_group(source, listing_of):
-    by_group = {}
-    for one in listing_of(source, group_by=r"/(\d)").references():
-        by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
-    assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())
-    with pytest.raises(DataError, match=r"finds no group in ant/00\.png"):
-        listing_of(source, group_by="(dog)")
-
-
 def test_splits_have_their_shares_and_hang_on_the_path_alone():
-    fractions = SplitFractions(train=0.6, validation=0.1, test=0.3)
-    counts = Counter(choose_split(b"cat/%d.jpg" % number, fractions) for number in range(20_000))
+    splitter = Splitter(SplitFractions(train=0.6, validation=0.1, test=0.3))
+    counts = Counter(splitter.choose(b"cat/%d.jpg" % number, None, None) for number in range(20_000))
     for split, share in enumerate((0.6, 0.1, 0.3)):
         # Five standard deviations of a binomial of 20,000 are below 0.018.
         assert abs(counts[split] / 20_000 - share) < 0.018
 
 
-def test_a_share_of_zero_gets_nothing():
-    # Rounding may leave a gap below 1; a wide one (which validation would refuse) shows who gets it.
-    almost = SplitFractions.model_construct(train=0.5, validation=0.2, test=0)
-    assert {choose_split(b"%d" % number, almost) for number in range(3000)} == {0, 1}
-
-
 def test_hashes_are_pinned():
     # These decide about the split of every sample of existing shards.
-    assert [choose_split(b"%d" % number, FRACTIONS) for number in range(12)] == [0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    chosen = [Splitter(FRACTIONS).choose(b"%d" % number, None, None) for number in range(12)]
+    assert chosen == [0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 
 
 # --- exact shares -----------------------------------------------------------------------------------------------------

@@ -1,9 +1,6 @@
 """The whole stage on real files: what goes in comes out, once, in the same bytes every time."""
 
 import json
-import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +10,6 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
-from contracts import storage
 from records.decode import decode_rgb
 from sharding.reference import make_key
 from tests.sharding.reading import read_found
@@ -66,30 +62,6 @@ def test_statistics_are_those_of_the_training_pixels(run_shard):
     every = np.concatenate(pixels).astype(np.float64) / 255
     assert np.allclose(result.manifest.mean, every.mean(axis=0), rtol=1e-12)
     assert np.allclose(result.manifest.std, every.std(axis=0), rtol=1e-12)
-
-
-def test_format_moves_no_sample(run_shard):
-    one, other = (run_shard(format=shard_format) for shard_format in FORMATS)
-    assert read_samples(one) == read_samples(other)
-    assert read_found(one.folder) == read_found(other.folder)
-    assert one.manifest.splits == other.manifest.splits
-    assert (one.manifest.mean, one.manifest.std) == (other.manifest.mean, other.manifest.std)
-    assert [entry.samples for entry in one.manifest.shards] == [entry.samples for entry in other.manifest.shards]
-
-
-def test_same_bytes_on_another_run_and_after_another_order_of_creation(run_shard, source):
-    first = run_shard(root="one", format="tfrecord")
-    again = run_shard(root="two", format="tfrecord")
-    files = [(path.relative_to(source), path.read_bytes(), path.stat().st_mtime_ns) for path in source.rglob("*.*")]
-    shutil.rmtree(source)
-    random.Random(1).shuffle(files)
-    for path, content, time_ns in files:
-        (source / path).parent.mkdir(parents=True, exist_ok=True)
-        (source / path).write_bytes(content)
-        os.utime(source / path, ns=(time_ns, time_ns))
-    moved = run_shard(root="three", format="tfrecord")
-    assert first.content == again.content == moved.content
-    assert first.folder.name == moved.folder.name
 
 
 def test_a_new_seed_moves_samples_but_never_between_splits(run_shard):
@@ -174,38 +146,10 @@ def test_damaged_shard_is_made_again(run_shard):
     assert second.content == content
 
 
-def test_progress_and_finish_events(run_shard):
-    events = run_shard().events
-    others = [event["event"] for event in events if event["event"] not in ("progress", "log")]
-    assert others == ["start", "folder", "ready", "finish"]
-    progress = [event for event in events if event["event"] == "progress"]
-    assert progress[0]["done"] == 0
-    assert progress[-1]["done"] == progress[-1]["total"] > 1
-    assert "60 samples" in events[-1]["made"]
-
-
-def test_output_with_files_of_others_is_left_alone(run_shard, tmp_path):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "train-00000.tar").write_bytes(b"precious")
-    result = run_shard("--output", str(mine))
-    assert result.code == 2 and "train-00000.tar" in result.stderr
-    assert (mine / "train-00000.tar").read_bytes() == b"precious"
-
-
-def start_stage(config, root):
-    return subprocess.Popen(
-        [sys.executable, "-m", "sharding.task", "--config-json", config, "--root", str(root)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-
-
-def test_kill_in_the_middle_and_rerun_gives_the_same_bytes(run_shard, source, tmp_path):
+def test_kill_in_the_middle_and_rerun_gives_the_same_bytes(run_shard, start_shard, tmp_path):
     whole = run_shard(root="whole", target_shard_bytes=1024)
     root = tmp_path / "killed"
-    config = json.dumps({"sharding": {"source": str(source), "target_shard_bytes": 1024}})
-    process = start_stage(config, root)
+    process = start_shard("killed", {}, target_shard_bytes=1024)
     folder = root / whole.folder.name
     deadline = time.monotonic() + 60
     while not list(folder.glob("*-*.tar")) and time.monotonic() < deadline:
@@ -220,13 +164,3 @@ def test_kill_in_the_middle_and_rerun_gives_the_same_bytes(run_shard, source, tm
     assert again.code == 0
     assert again.content == whole.content
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-
-
-def test_a_listing_beside_a_damaged_output_is_sharded(run_shard):
-    first = run_shard()
-    content = first.content
-    next(first.folder.glob("train-*.tar")).unlink()
-    listed = run_shard("--list")
-    assert listed.folder == first.folder and "is damaged" in listed.stderr
-    again = run_shard("--listing", storage.normalise(listed.folder))
-    assert again.code == 0 and again.content == content

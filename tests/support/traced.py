@@ -23,7 +23,7 @@ from tests.support.trace import TracedStep, read_trace
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.checkpoint.discovery import find_newest, list_checkpoints
 from trainer.checkpoint.loading import load_groups
-from trainer.launch.ranks import RANK_MODULE
+from trainer.launch.launcher import RANK_MODULE
 from trainer.model.numerics import DETERMINISTIC_VARIABLE
 
 # What trainer/worker.py calls in each rank.

@@ -9,6 +9,7 @@ import pytest
 from contracts.own_code import append_code
 from tests.conftest import OWN_CODE
 from tests.support.traced import HOOKS
+from trainer.parallel.process_group import Rank
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -24,6 +25,15 @@ def _hooks_of_tests() -> Iterator[None]:
 def _own_code_of_tests() -> None:
     """Let this process import the tests' networks as a rank imports the user's."""
     append_code(OWN_CODE)
+
+
+@pytest.fixture(scope="module")
+def rank() -> Iterator[Rank]:
+    """The only rank of a group, for the tests of a module."""
+    from tests.trainer.one_rank import one_rank
+
+    with one_rank() as rank:
+        yield rank
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from contracts.stores import gcs
 from rehearsal.gcs import BucketServer, Rule
 from tests.conftest import small_config
 from tests.trainer.checkpoint.attempts import file_of, newest_valid
-from tests.trainer.one_rank import logs, make_training, one_rank
+from tests.trainer.one_rank import logs, make_training
 from trainer.checkpoint.discovery import Superseded, record_attempt
 from trainer.finish import finish
 from trainer.parallel.process_group import Rank
@@ -22,12 +22,6 @@ from trainer.parallel.process_group import Rank
 # Five epochs of five steps: step 15 is the best by loss, step 10 the second, step 20 the third.
 CONFIG: dict[str, Any] = {"train": {"epochs": 5, "learning_rate": 0.05}, "checkpoint": {"keep_last": 9}}
 OUTPUT = "gs://bucket-1/line/train"
-
-
-@pytest.fixture(scope="module")
-def rank() -> Iterator[Rank]:
-    with one_rank() as rank:
-        yield rank
 
 
 @pytest.fixture

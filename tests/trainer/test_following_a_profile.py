@@ -1,6 +1,5 @@
 """Slot size, workers and numerics of a training from its first step to its last attempt."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,8 @@ import pytest
 from contracts import storage
 from contracts.artifacts import ProfileChoice
 from tests.conftest import small_config
-from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
+from tests.trainer.one_rank import Crash, logs, newest, train
 from tests.trainer.test_task import profile_folder
-from trainer.data.loader import make_loader
 from trainer.parallel.process_group import Rank
 
 BF16 = {"precision": "bf16", "channels_last": True, "activation_checkpointing": "whole"}
@@ -21,12 +19,6 @@ NUMERICS = {
     "compile": "false",
     "activation_checkpointing": "whole",
 }
-
-
-@pytest.fixture(scope="module")
-def rank() -> Iterator[Rank]:
-    with one_rank() as rank:
-        yield rank
 
 
 def config(**train_section: Any) -> dict[str, Any]:
@@ -64,22 +56,3 @@ def test_what_a_training_began_with_holds_over_attempts(rank: Rank, small_shards
     ended = train(rank, killed, small_shards, config(), "c")
     assert (ended.numerics, ended.slot_size) == (NUMERICS, 8)
     assert ended.parameters_sha256 == whole.parameters_sha256
-
-
-def test_the_loader_has_the_chosen_workers(
-    rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[dict[str, Any]] = []
-
-    def make_and_record(*arguments: Any, **options: Any) -> Any:
-        made.append(options)
-        return make_loader(*arguments, **options)
-
-    monkeypatch.setattr("trainer.data.training_data.make_loader", make_and_record)
-    training = make_training(rank, tmp_path, small_shards, config(), profile=profile(tmp_path / "first", num_workers=1))
-    ahead = training.data.prefetcher(0)
-    slots = training.data.slots(0, ahead)
-    assert len(next(slots).batch["label"]) == 8
-    del slots
-    ahead.close()
-    assert [(options["num_workers"], options["prefetch_factor"]) for options in made] == [(1, 4)]

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from contracts.artifacts import CheckpointManifest
 from contracts.config import ResourcesSection
 from contracts.errors import ConfigError, DataError, Preempted
 from tests.conftest import small_config
-from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
+from tests.trainer.one_rank import Crash, logs, make_training, newest, train
 from trainer.checkpoint.loading import load_model_state
 from trainer.parallel.process_group import Rank
 from trainer.step import Update
@@ -26,28 +25,21 @@ FROZEN = {**small_config()["model"], "freeze": ["*resnet*"]}
 EXPLODING = {"architecture": "models_for_tests:exploding", "arguments": {}}
 
 
-@pytest.fixture(scope="module")
-def rank() -> Iterator[Rank]:
-    with one_rank() as rank:
-        yield rank
-
-
 def config(train: dict[str, Any] | None = None, **sections: dict[str, Any]) -> dict[str, Any]:
     """5 steps an epoch, the last of half a batch; a checkpoint after steps 3, 5, 6, 9 and 10."""
     return small_config(train=train or {}, **{"checkpoint": {"every_steps": 3}, **sections})
 
 
-SKIPS_IN_FP16 = config({"precision": "fp16", "optimizer": "sgd", "ema_decay": 0.9}, model=EXPLODING)
 # All that a step keeps for the next one; what a factor or a schedule does is in test_optim.py and test_step.py.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "nothing": config(),
-    "sgd, channels last": config({"optimizer": "sgd", "momentum": 0.8, "weight_decay": 0.1, "channels_last": True}),
-    "bf16": config({"precision": "bf16", "clip_grad_norm": 0.05}),
-    "fp16, average": config({"precision": "fp16", "clip_grad_norm": 1.0, "ema_decay": 0.9}),
-    "recompute blocks of batchnorm": config({"activation_checkpointing": "whole"}),
-    "skips": SKIPS_IN_FP16,
-    "budget of steps": config({"max_steps": 8}),
-    "frozen": config({"ema_decay": 0.9, "learning_rates": {"*classifier*": 3.0}}, model=FROZEN),
+    "sgd, channels last, bf16": config(
+        {"optimizer": "sgd", "momentum": 0.8, "weight_decay": 0.1, "channels_last": True, "precision": "bf16"}
+    ),
+    "fp16, average, recomputed": config(
+        {"precision": "fp16", "clip_grad_norm": 1.0, "ema_decay": 0.9, "activation_checkpointing": "whole"}
+    ),
+    "skips": config({"precision": "fp16", "optimizer": "sgd", "ema_decay": 0.9}, model=EXPLODING),
+    "frozen, few steps": config({"max_steps": 8, "learning_rates": {"*classifier*": 3.0}}, model=FROZEN),
 }
 
 
@@ -65,10 +57,10 @@ def test_training_that_is_killed_ends_in_the_same_bits(
     assert "not bit-identical" not in logs(tmp_path / "killed", "c")
     check_equal(newest(tmp_path / "whole"), newest(tmp_path / "killed"))
     check_equal(whole, killed)
-    if name == "budget of steps":
+    if name == "frozen, few steps":
         assert (whole.ended_by, newest(tmp_path / "whole").step) == ("max_steps", 8)
         assert "validation_accuracy" in newest(tmp_path / "whole").metrics
-    if name == "fp16, average":
+    if name == "fp16, average, recomputed":
         check_average(tmp_path / "whole" / "out", whole)
 
 
@@ -139,16 +131,11 @@ def test_a_network_that_learns_nothing_any_more_ends_training(
         train(rank, tmp_path, small_shards, always)
 
 
-@pytest.mark.parametrize(
-    ("resources", "reason"),
-    [({"max_hours": 1e-9}, "max_hours"), ({"max_cost_usd": 1e-9, "price_usd_per_h": 3}, "max_cost_usd")],
-)
-def test_a_budget_ends_training_with_its_best_checkpoint(
-    rank: Rank, small_shards: str, tmp_path: Path, resources: dict[str, float], reason: str
-) -> None:
+def test_a_budget_ends_training_with_its_best_checkpoint(rank: Rank, small_shards: str, tmp_path: Path) -> None:
+    resources = {"max_cost_usd": 1e-9, "price_usd_per_h": 3}
     result = train(rank, tmp_path, small_shards, config({"epochs": 30}, resources=resources))
     # Seen at the first report, the end of epoch 1.
-    assert (result.finished, result.ended_by, result.step) == (True, reason, 5)
+    assert (result.finished, result.ended_by, result.step) == (True, "max_cost_usd", 5)
     assert result.spent_s > 0
 
 
@@ -163,6 +150,7 @@ def test_a_budget_counts_from_the_launchers_start_over_all_starts_of_the_ranks(t
     second = Budget.of_attempt(limits, recorded_s=2000, is_first=True, **given)
     assert second.spent_s() == pytest.approx(2400, abs=60)
     assert second.left_s() == pytest.approx(1200, abs=60)
+    assert (second.exceeded_by(3599), second.exceeded_by(3600)) == ("", "max_hours")
 
 
 # It learns nothing, so training ends after the third evaluation.

@@ -47,11 +47,7 @@ def test_vectors_are_not_decayed() -> None:
         assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(1, 0.3), (3, 0.0)]
 
 
-OPTIMIZERS: list[dict[str, Any]] = [
-    {},
-    {"optimizer": "sgd"},
-    {"optimizer": "sgd", "momentum": 0},
-]
+OPTIMIZERS: list[dict[str, Any]] = [{}, {"optimizer": "sgd"}]
 
 
 def make(section: dict[str, Any], layout: torch.memory_format) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -69,9 +65,9 @@ def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: rang
         optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("section", OPTIMIZERS)
-def test_a_restored_optimizer_goes_on_bit_for_bit(section: dict[str, Any], layout: torch.memory_format) -> None:
+def test_a_restored_optimizer_goes_on_bit_for_bit(section: dict[str, Any]) -> None:
+    layout = torch.channels_last
     whole, optimizer = make(section, layout)
     take_steps(whole, optimizer, range(6))
 
@@ -121,10 +117,8 @@ def test_gradients_are_clipped_as_torch_does(most: float) -> None:
         assert torch.allclose(one, expected, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_a_factor_scales_the_step_of_its_parameters_alone(name: str) -> None:
-    section = {"optimizer": name, "learning_rates": {"2.*": 0.5}, "weight_decay": 0.0, "momentum": 0.0}
-    train = TrainSection.model_validate(section)
+def test_a_factor_scales_the_step_of_its_parameters_alone() -> None:
+    train = TrainSection(learning_rates={"2.*": 0.5}, weight_decay=0.0)
     moved = []
     for scales in (False, True):
         torch.manual_seed(0)

@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from contracts.config import RunConfig
 from contracts.errors import ModelError
 from tests.conftest import small_config
-from tests.trainer.one_rank import one_rank
 from tests.trainer.tasks.for_tests import image_task, task_of
 from trainer.data.cursor import slot_requests
 from trainer.data.device import DataClock
@@ -29,12 +28,6 @@ from trainer.tasks.task import Batch, Mode
 CPU = torch.device("cpu")
 SAMPLES = 45
 PLAIN = {"architecture": "models_for_tests:without_batchnorm", "arguments": {}}
-
-
-@pytest.fixture(scope="module")
-def rank() -> Iterator[Rank]:
-    with one_rank() as rank:
-        yield rank
 
 
 def make_stepper(rank: Rank, train: dict[str, Any], model: dict[str, Any] = PLAIN) -> Stepper:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from contracts import storage
 from contracts.artifacts import (
@@ -147,6 +148,13 @@ def check_evaluation(uri: str, result: CheckpointManifest, shards: str) -> None:
         assert one.label == reader.sample(one.place)["label"]
     probabilities = [one.probability for one in details.worst]
     assert probabilities == sorted(probabilities)
+    # The outcomes of both ranks, in the order of the split.
+    assert result.predictions is not None
+    table = parquet.read_table(storage.local_path(result.predictions.uri(uri))).to_pydict()
+    assert table["key"] == [reader.origin_of(place)[1] for place in range(len(reader))]
+    hits = [label == answer for label, answer in zip(table["label"], table["answer"], strict=True)]
+    assert sum(hits) / len(hits) == report.metrics["accuracy"]
+    assert all(path.startswith(f"{label}/") for path, label in zip(table["path"], table["label"], strict=True))
 
 
 def check_scalars(folder: Path) -> None:
@@ -155,11 +163,9 @@ def check_scalars(folder: Path) -> None:
 
     accumulator = EventAccumulator(str(folder / "tensorboard"))
     accumulator.Reload()
-    train = {"train/loss", "train/learning_rate", "train/gradient_norm", "train/skipped_steps"}
-    train |= {"train/samples_per_s", "train/epoch"}
-    names = {*train, "validation/loss", "data/time_percent"}
-    names |= {f"validation/{name}" for name in ("accuracy", "f1_macro", "recall_macro")}
-    names |= {"memory/resident_bytes", "memory/resident_peak_bytes"}
+    train = ("loss", "learning_rate", "gradient_norm", "skipped_steps", "samples_per_s", "epoch")
+    names = {f"train/{name}" for name in train} | {"memory/resident_bytes", "memory/resident_peak_bytes"}
+    names |= {f"validation/{name}" for name in ("loss", "accuracy", "f1_macro", "recall_macro")} | {"data/time_percent"}
     assert set(accumulator.Tags()["scalars"]) == names
     curves = {curve.name: curve for curve in read_curves(storage.normalise(folder / SCALARS_FOLDER))[0]}
     assert set(curves) == names

@@ -12,7 +12,7 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, Shards, SplitEntry
 from contracts.artifacts.shards import FieldEntry, TokenizerEntry
 from contracts.checked import Findings
-from contracts.config import SPLITS, RunConfig, TaskSection
+from contracts.config import SPLITS, RunConfig
 from contracts.config.sharding import CLASS_KINDS
 from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
@@ -41,17 +41,12 @@ _SOME_CLASSES = 2
 def plan_task(config: RunConfig, findings: Findings) -> Task | None:
     """Return the task for shards as the configuration would make them; None: it cannot be made.
 
-    One of the tool is made without data.transform, which has been imported already (own_code.py); and where its
-    arguments are wrong without these, so that mistakes of its network are reported too.
+    One of the tool is made without data.transform, which has been imported already (`check_own_code`).
     """
     if not config.task.is_own:
         config = config.model_copy(update={"data": config.data.model_copy(update={"transform": ""})})
-    shards = _planned_shards(config)
     with findings.refusals():
-        return load_task(config, shards)
-    if not config.task.is_own:
-        with suppress(UserError):
-            return load_task(config.model_copy(update={"task": TaskSection(name=config.task.name)}), shards)
+        return load_task(config, _planned_shards(config))
     return None
 
 
@@ -143,11 +138,7 @@ def check_network(config: RunConfig, task: Task, findings: Findings) -> nn.Modul
 
 
 def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
-    """Refuse an own task whose members do not fit each other, on its example batch.
-
-    Raises:
-        ConfigError: A member returned something else than the interface says.
-    """
+    """Refuse an own task whose members do not fit each other, on its example batch (ConfigError)."""
     batch = task.example(2)
     with torch.no_grad():
         with calling(config, "example"):
@@ -167,11 +158,7 @@ def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
 
 
 def check_patterns(model: nn.Module, config: RunConfig) -> None:
-    """Refuse patterns of names that match nothing, and a network that cannot learn in parts.
-
-    Raises:
-        ConfigError: Of model.freeze or train.learning_rates.
-    """
+    """Refuse patterns of names that match nothing, and a network that cannot learn in parts (ConfigError)."""
     frozen = find_frozen(model, config.model.freeze)
     learns = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     require_some_learns([name for name in learns if name not in frozen.parameters], config.model.freeze)

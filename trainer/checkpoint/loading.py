@@ -203,22 +203,14 @@ def _refused(folder_uri: str, entry: FileEntry) -> Iterator[None]:
 
 
 def require_groups(found: Iterable[str], expected: Iterable[str], *, where: str) -> None:
-    """Refuse a checkpoint without a group of tensors that training has.
-
-    Raises:
-        DataError: One is missing; it is named.
-    """
+    """Refuse a checkpoint without a group of tensors that training has (DataError)."""
     found = sorted(found)
     if missing := sorted(set(expected) - set(found)):
         raise _refusal(where, f"it has {', '.join(found)}, and no {', '.join(missing)}")
 
 
 def require_same(found: Group, expected: Mapping[str, torch.Tensor], *, where: str) -> None:
-    """Refuse tensors that are not those of the model: names, types and shapes.
-
-    Raises:
-        DataError: They differ; the first difference is named.
-    """
+    """Refuse tensors that are not those of the model: names, types and shapes (DataError)."""
     for name in sorted({*found, *expected}):
         if name not in expected:
             raise _refusal(where, f"{name} is not in the model")
@@ -230,11 +222,7 @@ def require_same(found: Group, expected: Mapping[str, torch.Tensor], *, where: s
 
 
 def require_optimizer_state(found: Group, parameters: Mapping[str, torch.Tensor], *, where: str) -> None:
-    """Refuse optimizer tensors (`parameter/entry`) that do not belong to the parameters.
-
-    Raises:
-        DataError: One belongs to no parameter, or has neither its shape nor one element; it is named.
-    """
+    """Refuse optimizer tensors (`parameter/entry`) that do not belong to the parameters (DataError)."""
     for key, value in found.items():
         name, shape = key.rpartition("/")[0], tuple(value.shape)
         # One element, however it is shaped: optimizers count their steps in such.

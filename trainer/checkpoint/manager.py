@@ -20,15 +20,17 @@ from contracts.config import CheckpointSection
 from contracts.errors import ShardlineError, StorageError, TryAgain, UserError
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.checkpoint.discovery import (
+    Best,
     FoundCheckpoint,
     Listing,
     checkpoint_name,
+    find_best,
     find_newest,
     list_checkpoints,
     record_attempt,
     require_newest,
+    retain,
 )
-from trainer.checkpoint.retention import Best, find_best, retain
 from trainer.checkpoint.staging import HostBuffer, StagedFile, Tensors, is_sharded
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank, Result, on_first_rank
@@ -139,10 +141,8 @@ class CheckpointManager:
 
         All ranks call it. Where no tensor is sharded, only rank 0 does anything.
 
-        Args:
-            manifest: The manifest without files, attempt, parameters_sha256 and the best checkpoint.
-            groups: Tensors by name.
-            required: Wait for a running write instead of leaving this checkpoint out, on all ranks.
+        The manifest lacks files, attempt, parameters_sha256 and the best checkpoint. With `required` a running write is
+        waited for instead of leaving this checkpoint out, on all ranks.
 
         Raises:
             ShardlineError: Writing an earlier one failed, in a way or so often that going on makes no sense.

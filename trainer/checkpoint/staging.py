@@ -26,11 +26,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def require_storable(model: nn.Module, name: str) -> None:
-    """Refuse a network with state that a checkpoint cannot hold; called before its first step.
-
-    Raises:
-        ModelError: A parameter or buffer is of another type than those of `DTYPES`, or a module has get_extra_state.
-    """
+    """Refuse a network with state that a checkpoint cannot hold; called before its first step (ModelError)."""
     for key, value in model.state_dict().items():
         # torch.nn.Module.state_dict names what get_extra_state returns so; set_extra_state would not see sharded rows.
         if not isinstance(value, torch.Tensor) or key.rpartition(".")[2] == "_extra_state":

@@ -101,10 +101,8 @@ def checked_batch(batch: object) -> Batch:
     """
     for name, leaf in leaves(batch) if isinstance(batch, dict) else [("", batch)]:
         if not name or not isinstance(leaf, torch.Tensor):
-            is_empty = isinstance(leaf, (dict, list, tuple)) and not leaf
-            shown = f"{'an empty' if is_empty else 'a'} {type(leaf).__name__}{f' as {name}' if name else ''}"
             raise ConfigError(
-                f"the task's to_model returned {shown} in evaluation",
+                f"the task's to_model returned a {type(leaf).__name__}{f' as {name}' if name else ''} in evaluation",
                 allowed="a dictionary of tensors, or of dictionaries, lists and tuples of tensors",
                 todo="return tensors alone where mode.training is false",
             )

@@ -25,13 +25,7 @@ from trainer.tasks.loading import calling, load_task
 
 
 class TrainingData:
-    """The samples of a rank, and the task made for them.
-
-    Attributes:
-        samples: Samples per epoch.
-        steps_per_epoch: Optimizer steps per epoch.
-        total_steps: Optimizer steps of the whole training.
-    """
+    """The samples of a rank, and the task made for them; `samples` are per epoch, `total_steps` of it all."""
 
     def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank, log: Callable[[str], None]) -> None:
         self.manifest = ShardManifest.load(assignment.shards)

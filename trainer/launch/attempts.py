@@ -30,11 +30,7 @@ class JobRecord:
         self.job_id = job_id
 
     def require_open(self) -> None:
-        """Raise the error that has ended this job, if one has.
-
-        Raises:
-            ToldError: With the exit code of that error.
-        """
+        """Raise the error that has ended this job, if one has (ToldError)."""
         if self.folder is None:
             return
         try:

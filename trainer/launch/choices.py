@@ -111,12 +111,7 @@ def default_channels_last() -> bool:
 
 
 def choose_threads(config: RunConfig, *, ranks: int) -> tuple[int, str]:
-    """Return the intra-op threads of each rank, and a warning where they are more than its cores.
-
-    Args:
-        config: The configuration.
-        ranks: Training processes of this machine.
-    """
+    """Return the intra-op threads of each of a machine's ranks, and a warning where they are more than its cores."""
     threads, most = config.resources.threads, max(1, available_cores() // ranks)
     if threads == "auto":
         return threads_per_rank(ranks), ""
@@ -143,7 +138,6 @@ def find_differences(profile: ProfileReport, hardware: Mapping[str, str], train:
 
 
 def _measured_choice(profile: ProfileReport | None) -> ProfileChoice | None:
-    """Return a profile's choice; None where it has measured nothing, so that training has its defaults."""
     return profile.choice if profile is not None and profile.choice.measured else None
 
 
@@ -192,11 +186,7 @@ def find_slow_precision(precision: str, device: DeviceKind) -> str:
 
 
 def check_spread(section: ParallelSection, device: DeviceKind) -> None:
-    """Refuse a spread over ranks that cannot work.
-
-    Raises:
-        ConfigError: Something needs a GPU.
-    """
+    """Raise a ConfigError where parallel.sync_batch_norm is on without a GPU."""
     if section.sync_batch_norm and not device.gpu:
         raise ConfigError(
             f"parallel.sync_batch_norm is on, but there is no GPU {device.where}: SyncBatchNorm has no implementation "

@@ -9,21 +9,106 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.config.resources import ResourcesSection
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, Preempted, ToldError, TryAgain
-from trainer.checkpoint.discovery import Superseded
+from contracts.process import thread_environment
 from trainer.launch.assignment import Assignment, decisive_end, has_stopped, is_preemption
-from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord, StartCounter
-from trainer.launch.nodes import Nodes
-from trainer.launch.ranks import LOOPBACK, RANK_MODULE, LocalRanks, StoreAddress
+from trainer.launch.attempts import AttemptCounter, JobRecord, StartCounter
+from trainer.launch.nodes import Nodes, without_ranks
+
+RANK_MODULE = "trainer.worker"
+LOOPBACK = "127.0.0.1"
+STORE_VARIABLE = "SHARDLINE_STORE_FD"
+"""Descriptor of the listening socket on which rank 0 serves the ranks' store."""
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where the ranks of a start find their store, which rank 0 serves."""
+
+    host: str
+    port: int
+    listener: socket.socket | None = None
+    """On the first machine: bound to `port`; rank 0 inherits it, so no other process can take the port."""
+    interface: str | None = None
+    """Network interface to the other machines, for gloo; None leaves the choice to gloo."""
+
+
+class LocalRanks:
+    """The ranks of this machine, from their start to the end of the last one."""
+
+    def __init__(self, path: Path, assignment: Assignment, address: StoreAddress, module: str = RANK_MODULE) -> None:
+        shared = {
+            **without_ranks(os.environ),
+            **thread_environment(assignment.threads),
+            "WORLD_SIZE": str(assignment.world_size),
+            "LOCAL_WORLD_SIZE": str(assignment.ranks),
+            "MASTER_ADDR": address.host,
+            "MASTER_PORT": str(address.port),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if address.interface is not None:
+            # gloo would resolve this machine's own name, which in a container may be anything.
+            shared.setdefault("GLOO_SOCKET_IFNAME", address.interface)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for local_rank in range(assignment.ranks):
+                rank = assignment.node_rank * assignment.ranks + local_rank
+                own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+                inherited = []
+                if rank == 0 and address.listener is not None:
+                    inherited = [address.listener.fileno()]
+                    own[STORE_VARIABLE] = str(inherited[0])
+                self._processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", module, str(path), str(os.getpid())],
+                        env={**shared, **own},
+                        stdin=subprocess.DEVNULL,
+                        # stdout belongs to the stage: its last line is the result.
+                        stdout=sys.stderr,
+                        pass_fds=inherited,
+                        # Its loader processes are killed with it, and a terminal's Ctrl-C reaches the launcher alone.
+                        start_new_session=True,
+                    )
+                )
+        except BaseException:
+            self.kill()
+            raise
+
+    def count_ended(self) -> int:
+        """Return how many of the ranks have ended."""
+        return sum(process.poll() is not None for process in self._processes)
+
+    def describe_killed(self) -> str:
+        """Return which ranks a signal has ended so far; empty: none."""
+        codes = {local_rank: process.returncode for local_rank, process in enumerate(self._processes)}
+        ended = [f"local rank {n}: {signal.Signals(-code).name}" for n, code in codes.items() if code and code < 0]
+        return ", ".join(ended)
+
+    def signal(self, number: int) -> None:
+        """Pass a stop signal on to each rank: all agree on a step, save it and end."""
+        for process in self._processes:
+            process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the ranks with their loader processes, stopped ones too, and wait for them."""
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+
 
 # What the ranks of a machine may take to end by themselves once one has ended, or another machine has left. Those in a
 # collective of gloo fail at once; what is blocked elsewhere is killed.
@@ -31,7 +116,6 @@ PEERS_LIMIT_S = 5.0
 # What the processes may take to end after the budget of an agreed stop (resources.stop_budget_s).
 STOP_SLACK_S = 5.0
 _POLL_S = 0.05
-_LOG_LEVEL_VARIABLE = "TORCH_CPP_LOG_LEVEL"
 # What a platform, or a user's Ctrl-C, sends to make a process stop.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
@@ -157,7 +241,9 @@ class Launcher:
 
     def _find_reason(self, assignment: Assignment, cause: str) -> ErrorDocument:
         recorded = decisive_end(assignment.read_ends(), assignment.ranks)
-        if self.stop.number is not None and (recorded is None or not _explains_a_stop(recorded)):
+        if self.stop.number is not None and (
+            recorded is None or not (is_preemption(recorded) or recorded.exit_code == EXIT_USER_ERROR)
+        ):
             return ErrorDocument.of(self.stop.reason())
         if recorded is None:
             return ErrorDocument.of(
@@ -166,63 +252,6 @@ class Launcher:
         if cause and recorded.exit_code == EXIT_TRY_AGAIN and not has_stopped(recorded):
             return recorded.model_copy(update={"message": f"{recorded.message} ({cause})"})
         return recorded
-
-
-def _explains_a_stop(end: ErrorDocument) -> bool:
-    """Return whether an end says more than that this launcher was told to stop: the step, or a user error before it."""
-    return is_preemption(end) or end.exit_code == EXIT_USER_ERROR
-
-
-def run_ranks(launcher: Launcher) -> None:
-    """Run the ranks of this machine, with those of the others, to the end of training.
-
-    Raises:
-        ToldError: What ended the job; a user error, and starts without progress, also end its later attempts.
-        Preempted: This machine was told to stop.
-        TryAgain: Another machine did not come, or did not come back.
-    """
-    with launcher.stop.receiving():
-        try:
-            if launcher.nodes.nodes == 1:
-                _run_alone(launcher)
-            else:
-                _import_torch()
-                from trainer.launch.rendezvous import run_together
-
-                run_together(launcher)
-        except ToldError as error:
-            # A later attempt of the same job may have superseded this one: the job goes on.
-            is_final = error.document.exit_code == EXIT_USER_ERROR and error.document.kind != Superseded.__name__
-            if is_final or error.document.kind == CRASH_LOOP:
-                launcher.record.end(error.document)
-            raise
-
-
-def _import_torch() -> None:
-    """Import torch, which one machine's launcher does not need; it prints no C++ stacks for lost connections."""
-    level = os.environ.get(_LOG_LEVEL_VARIABLE)
-    os.environ[_LOG_LEVEL_VARIABLE] = level or "ERROR"
-    import torch  # noqa: F401
-
-    if level is None:
-        del os.environ[_LOG_LEVEL_VARIABLE]
-
-
-def _run_alone(launcher: Launcher) -> None:
-    counter = launcher.counter()
-    end: ErrorDocument | None = None
-    while True:
-        launcher.stop.check()
-        if (refusal := counter.begin(end)) is not None:
-            raise ToldError(refusal)
-        listener = socket.create_server((LOOPBACK, 0))
-        # By this address its own name need not resolve.
-        address = StoreAddress(LOOPBACK, listener.getsockname()[1], listener)
-        end = launcher.run_start(launcher.assignment.attempt, address)
-        if end is None:
-            return
-        raise_final(end, counter)
-        launcher.say(f"the ranks start again: {end.message}")
 
 
 def raise_final(end: ErrorDocument, counter: StartCounter | None) -> None:

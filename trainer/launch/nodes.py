@@ -29,7 +29,6 @@ from pydantic import BaseModel, Field, ValidationError
 from contracts.config.resources import ResourcesSection
 from contracts.errors import ConfigError
 from contracts.process import JOB_ID_VARIABLE
-from trainer.launch.machine import RANKS_VARIABLE
 
 Platform = Literal["vertex", "torchrun", "indexed job", "local"]
 
@@ -100,11 +99,8 @@ def find_nodes(environment: Mapping[str, str], resources: ResourcesSection) -> N
 
 def without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what belongs to another torchrun, or to a platform's idea of ranks."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in _RANK_VARIABLES and not name.startswith(_RANK_PREFIXES)
-    }
+    dropped = {name for name in environment if name in _RANK_VARIABLES or name.startswith(_RANK_PREFIXES)}
+    return {name: value for name, value in environment.items() if name not in dropped}
 
 
 def find_interface(address: str) -> str | None:
@@ -131,6 +127,10 @@ def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSecti
         endpoint = urlsplit(f"//{first}")
         # As Google's own launchers do. The ports above it are nobody's.
         host, port = endpoint.hostname or "", endpoint.port or resources.port
+        pools = {"workerpool0": [first], "workerpool1": spec.cluster.get("workerpool1", [])}
+        pool, index = spec.task.type, spec.task.index
+        if index >= len(pools.get(pool, [0])):
+            raise ValueError(f"task index {index} of {pool}")
     except (ValidationError, ValueError, KeyError) as error:
         raise ConfigError(
             f"CLUSTER_SPEC is not what Vertex AI writes ({str(error).splitlines()[0]}): {text[:200]}",
@@ -138,18 +138,11 @@ def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSecti
             "with one machine in workerpool0: the others are in the second worker pool",
             todo="unset CLUSTER_SPEC outside of Vertex AI",
         ) from None
-    pools = {"workerpool0": [first], "workerpool1": spec.cluster.get("workerpool1", [])}
-    pool, index = spec.task.type, spec.task.index
     if pool not in pools:
         raise ConfigError(
             f"this machine is of {pool} (CLUSTER_SPEC), which takes no part in training",
             allowed="workerpool0 and workerpool1",
             todo="run this command in the first and the second worker pool only",
-        )
-    if index >= len(pools[pool]):
-        raise _contradiction(
-            f"CLUSTER_SPEC: task index {index} in {pool} of {len(pools[pool])} machines",
-            "unset CLUSTER_SPEC outside of Vertex AI",
         )
     node_rank = 0 if pool == "workerpool0" else index + 1
     return Nodes(node_rank, 1 + len(pools["workerpool1"]), host, port, "vertex", _job_id(environment))
@@ -174,11 +167,6 @@ def _from_variables(
     node_rank = _number(of_rank, environment.get(of_rank, "0" if nodes == 1 else ""), at_least=0)
     if node_rank >= nodes:
         raise _contradiction(f"{of_rank}={node_rank} of {nodes} machines", "number the machines from 0")
-    ranks, given = environment.get(RANKS_VARIABLE, ""), resources.ranks
-    if ranks.isdecimal() and given not in ("auto", int(ranks)):
-        raise _contradiction(
-            f"{RANKS_VARIABLE}={ranks}, and resources.ranks = {given}", "make them agree, or unset one"
-        )
     host = environment.get(of_host, "")
     if nodes > 1 and not host:
         raise _contradiction(

@@ -42,9 +42,8 @@ from contracts.errors import ConfigError, ErrorDocument, Preempted, ShardlineErr
 from trainer.checkpoint import has_checkpoint
 from trainer.launch.assignment import has_stopped, weight_of
 from trainer.launch.attempts import StartCounter
-from trainer.launch.launcher import STOP_SLACK_S, Launcher, raise_final
+from trainer.launch.launcher import STOP_SLACK_S, Launcher, StoreAddress, raise_final
 from trainer.launch.nodes import find_interface
-from trainer.launch.ranks import StoreAddress
 
 TOKEN_PREFIX = ".launch-"
 # One call of the store; what takes longer has lost the first machine.
@@ -70,7 +69,7 @@ class FirstMachineLost(Exception):
 
 
 def run_together(launcher: Launcher) -> None:
-    """Run the ranks of this machine with those of the others; raises as `launcher.run_ranks`."""
+    """Run the ranks of this machine with those of the others; raises as `run.run_ranks`."""
     os.environ[_OWN_STORE_VARIABLE] = "1"
     counter = launcher.counter() if launcher.nodes.is_primary else None
     end: ErrorDocument | None = None

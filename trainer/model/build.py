@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -32,8 +32,8 @@ _NOT_OF_NETWORK = (UserError, MemoryError, torch.OutOfMemoryError)
 def build_model(task: Task, config: RunConfig, place: Callable[[nn.Module], torch.device] | None = None) -> nn.Module:
     """Build the network of a task with random weights from torch's current seed, and run it once on its example batch.
 
-    `place` returns the device that the network is moved to, and run on; None: it stays where it was built. The weights
-    of lazy modules are made before, so that the seed decides them.
+    `place` returns the device that it is moved to, and run on. The weights of lazy modules are made before, so that the
+    seed decides them.
 
     Raises:
         ModelError: It cannot be built, or example or outputs are not those of the task's signature.
@@ -41,7 +41,9 @@ def build_model(task: Task, config: RunConfig, place: Callable[[nn.Module], torc
     name, inputs, names = network_name(config, arguments=True), example_inputs(task, 2), tuple(task.signature.inputs)
     check_example(inputs, task.signature, any_float=True)
     model = construct_model(task, config)
-    complete_model(model, inputs, name=name, input_names=names)
+    if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
+        # A forward pass on the device of the other tensors makes those of lazy modules.
+        try_out(model, inputs, name=name, input_names=names)
     if place is not None:
         model = model.to(place(model))
     outputs = try_out(model, inputs, name=name, input_names=names)
@@ -81,12 +83,6 @@ def construct_model(task: Task, config: RunConfig) -> nn.Module:
     return model
 
 
-def complete_model(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequence[str] = ()) -> None:
-    """Have lazy modules make their tensors, by a forward pass on the device of the other ones."""
-    if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
-        try_out(model, inputs, name=name, input_names=input_names)
-
-
 def example_inputs(task: Task, size: int, device: torch.device | None = None) -> Inputs:
     """Return the network's inputs out of the task's example batch of `size` samples.
 
@@ -95,26 +91,16 @@ def example_inputs(task: Task, size: int, device: torch.device | None = None) ->
     """
     names = list(task.signature.inputs)
     try:
-        batch: object = task.example(size)
+        batch = task.example(size)
+        return tuple(batch[name].to(device or batch[name].device) for name in names)
     except _NOT_OF_NETWORK:
         raise
     except Exception as error:  # the user's code: whatever it raises is theirs to mend
-        raise _example_error(f"failed: {describe_failure(error)}", names) from error
-    if not isinstance(batch, Mapping):
-        raise _example_error(f"returned a {type(batch).__name__}", names)
-    for name in names:
-        if not isinstance(batch.get(name), torch.Tensor):
-            returned = f"{name} as a {type(batch[name]).__name__}" if name in batch else f"no {name}"
-            raise _example_error(f"returned {returned}", names)
-    return tuple(batch[name].to(device) if device else batch[name] for name in names)
-
-
-def _example_error(failure: str, names: Sequence[str]) -> ConfigError:
-    return ConfigError(
-        f"example of the task {failure}",
-        allowed=f"a dictionary with a tensor for each input of the signature: {', '.join(names)}",
-        todo="correct example, or signature (docs/tasks.md)",
-    )
+        raise ConfigError(
+            f"example of the task failed: {describe_failure(error)}",
+            allowed=f"a dictionary with a tensor for each input of the signature: {', '.join(names)}",
+            todo="correct example, or signature (docs/tasks.md)",
+        ) from error
 
 
 def try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequence[str] = ()) -> Outputs:
@@ -167,7 +153,8 @@ def check_sizes(
         ModelError: It fails at a size, or returns outputs of another size than the signature says.
     """
     dimensions = signature.dimensions
-    for batch, end in [(1, "max")] if largest_only else _ends(signature):
+    ends = [(1, "opt"), *([(2, "min"), (2, "max")] if dimensions else [])]
+    for batch, end in [(1, "max")] if largest_only else ends:
         sizes = {dimension: int(getattr(dimensions[dimension], end)) for dimension in dimensions}
         given = resize_inputs(inputs, signature, {BATCH: batch, **sizes})
         try:
@@ -176,22 +163,16 @@ def check_sizes(
         except ModelError as error:
             fault = str(error.__cause__ or error.given).strip().partition("\n")[0]
         if fault:
-            where = " and ".join(f"{dimension} {size}" for dimension, size in sizes.items())
+            where, todo = "a batch of 1", "correct the network"
+            if end != "opt":
+                where = " and ".join(f"{dimension} {size}" for dimension, size in sizes.items())
+                where += f" ({end} of its range in the signature)"
+                todo += f", or set {end} of {', '.join(sizes)} in the task's signature to what it takes"
             raise ModelError(
-                f"{name} fails at "
-                f"{'a batch of 1' if end == 'opt' else f'{where} ({end} of its range in the signature)'}: {fault}",
+                f"{name} fails at {where}: {fault}",
                 allowed="a network that takes every size that its signature allows",
-                todo="correct the network"
-                if end == "opt"
-                else f"set {end} of {', '.join(sizes)} in the task's signature (by task.arguments, where the task has "
-                "one for it) to what the network takes, or the network's arguments so that it takes it",
+                todo=todo,
             )
-
-
-def _ends(signature: Signature) -> Iterator[tuple[int, str]]:
-    yield 1, "opt"
-    if signature.dimensions:
-        yield from ((2, "min"), (2, "max"))
 
 
 def parameters_sha256(state: Mapping[str, torch.Tensor]) -> str:

@@ -18,10 +18,6 @@ class MovingAverage:
     It begins at the initial parameters. The decay of step t (from 0) is min(decay, (1 + t) / (10 + t)), as in
     TensorFlow's ExponentialMovingAverage with num_updates: the first parameters are soon forgotten, and a resume needs
     no counter.
-
-    Args:
-        model: The network, as it trains.
-        decay: Share that the average keeps of itself in a step, in the long run.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -31,12 +27,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, step: int, left_out: torch.Tensor) -> None:
-        """Take in the parameters after optimizer step `step` (from 0).
-
-        Args:
-            step: The step just taken.
-            left_out: [] float32: 1 if the step was left out, and the average stays as it is; else 0.
-        """
+        """Take in the parameters after optimizer step `step` (from 0), unless `left_out`, [] float32, is 1."""
         weight = (1 - min(self._decay, (1 + step) / (10 + step))) * (1 - left_out)
         for name, average in self._average.items():
             # One by one, and in place: the difference of all parameters at once might not fit.

@@ -47,20 +47,6 @@ class Numerics:
             "none" if train.activation_checkpointing == "auto" else train.activation_checkpointing,
         )
 
-    def or_recorded(self, recorded: dict[str, str], log: Callable[[str], None]) -> Numerics:
-        """Return the numerics that a checkpoint has recorded, which hold to the end of training; these, without one."""
-        asked = self.document()
-        values = asked | recorded
-        different = [f"{name} {values[name]} (not {asked[name]})" for name in asked if values[name] != asked[name]]
-        if different:
-            log(f"as recorded in the checkpoint: {', '.join(different)}")
-        return Numerics(
-            values["precision"],
-            values["channels_last"] == "true",
-            values["compile"] == "true",
-            values["activation_checkpointing"],
-        )
-
     def document(self) -> dict[str, str]:
         """Return the values as the manifest of a checkpoint has them."""
         return {name: str(value).lower() for name, value in asdict(self).items()}
@@ -119,7 +105,16 @@ def decide_numerics(train: TrainSection, recorded: dict[str, str], log: Callable
         f"{name} {getattr(numerics, name)}" for name in ("precision", "channels_last") if getattr(train, name) == "auto"
     ]:
         log(f"{', '.join(automatic)}: auto on this machine")
-    return numerics.or_recorded(recorded, log)
+    asked = numerics.document()
+    values = asked | recorded
+    if different := [f"{name} {values[name]} (not {asked[name]})" for name in asked if values[name] != asked[name]]:
+        log(f"as recorded in the checkpoint: {', '.join(different)}")
+    return Numerics(
+        values["precision"],
+        values["channels_last"] == "true",
+        values["compile"] == "true",
+        values["activation_checkpointing"],
+    )
 
 
 def fix_numerics(threads: int, device: torch.device) -> None:
@@ -201,10 +196,8 @@ class GradientGuard:
     def judge(self, norm: torch.Tensor, step: int, scale: torch.Tensor | None) -> torch.Tensor:
         """Return 1.0 if optimizer step `step` (from 0) must be left out, else 0.0; a tensor on the device.
 
-        Args:
-            norm: [] Norm of the gradients over all ranks, before clipping, the loss scale divided out.
-            step: The step.
-            scale: The loss scale; while it is above 1 an overflow ends nothing.
+        `norm` [] is that of the gradients over all ranks, before clipping, the loss scale divided out. While `scale` is
+        above 1 an overflow ends nothing.
         """
         bad = ~torch.isfinite(norm)
         self._norm.copy_(norm)
@@ -227,17 +220,14 @@ class GradientGuard:
             DataError: Training must end here.
         """
         found = Findings(int(values[0]), int(values[1]), int(values[2]), values[3])
-        if found.fatal_step and found.in_a_row < MOST_SKIPS_IN_A_ROW:
+        if found.fatal_step:
+            where = f"at step {found.fatal_step}"
+            if found.in_a_row >= MOST_SKIPS_IN_A_ROW:
+                where = f"in {MOST_SKIPS_IN_A_ROW} steps in a row, up to step {found.fatal_step}"
             raise DataError(
-                f"the gradients were not finite at step {found.fatal_step}",
+                f"the gradients were not finite {where}",
                 allowed="finite numbers",
                 todo="lower train.learning_rate, set train.clip_grad_norm, or look at the data",
-            )
-        if found.fatal_step:
-            raise DataError(
-                f"gradients were not finite in {MOST_SKIPS_IN_A_ROW} steps in a row, up to step {found.fatal_step}",
-                allowed="finite numbers in most steps",
-                todo="lower train.learning_rate, or look at the data",
             )
         return found
 

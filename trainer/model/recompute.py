@@ -16,11 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_blocks(model: nn.Module, mode: str) -> list[str]:
-    """Have the model's blocks compute again in the backward pass; return their names.
+    """Have the blocks of a network that is not wrapped yet compute again in the backward pass; return their names.
 
-    Args:
-        model: The network, not wrapped yet. Names of parameters stay as they are.
-        mode: train.activation_checkpointing: none or whole.
+    `mode` is train.activation_checkpointing: none or whole. Names of parameters stay as they are.
     """
     if mode == "none":
         return []

@@ -58,12 +58,8 @@ def find_misfit(
 ) -> str:
     """Return the first tensor whose type or shape differs from its specification, in words; empty: none does.
 
-    Args:
-        tensors: By name; others than the specified ones are ignored.
-        specs: By name.
-        sizes: Of named dimensions; gets those that it lacks, from the first tensor that has them.
-        any_float: Accept other floating-point types for float32.
-        of: Where the tensors are, for the message.
+    `sizes` of named dimensions gets those that it lacks, from the first tensor that has them. With `any_float` other
+    floating-point types pass for float32; `of` says where the tensors are.
     """
     for name, spec in specs.items():
         tensor = tensors.get(name)

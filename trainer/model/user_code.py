@@ -13,9 +13,6 @@ from contracts import PACKAGES
 from contracts.errors import ConfigError, UserError
 from contracts.own_code import code_folder
 
-# In a message.
-_MOST_NAMED = 10
-
 
 def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
     """Import own code, `module:callable`, from the archive that this process has installed or an installed package.
@@ -45,7 +42,9 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
         raise error(
             f"{setting} {name!r} ({f'in {home}' if home else 'installed'}): {type(failure).__name__}: {failure}",
             allowed="module:callable, importable in this environment",
-            todo=_advise(failure, sys.modules.get(module_name)),
+            todo="install the package that is missing, or correct the import"
+            if isinstance(failure, ImportError)
+            else "correct the module, or the name",
         ) from failure
 
 
@@ -65,22 +64,8 @@ def find_elsewhere(module: str) -> str | None:
     return None
 
 
-def _advise(failure: Exception, module: ModuleType | None) -> str:
-    if isinstance(failure, ImportError):
-        return "install the package that is missing, or correct the import"
-    if isinstance(failure, AttributeError) and module is not None:
-        names = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        shown = ", ".join(sorted(names)[:_MOST_NAMED])
-        return f"name what it has: {shown}" if shown else "write it, or correct the name"
-    return "correct the module"
-
-
 def _require_inside(setting: str, name: str, home: Path | None, module: ModuleType | None) -> None:
-    """Refuse a module that was imported from elsewhere than `home`, the folder of own code; None: it is installed.
-
-    Raises:
-        ConfigError: It lies outside.
-    """
+    """Refuse a module that was imported from elsewhere than `home`, the folder of own code; None: it is installed."""
     paths = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
     place = next((Path(path).resolve() for path in paths if path), None)
     if home is not None and place is not None and not place.is_relative_to(home.resolve()):

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from contracts.errors import ConfigError
-from trainer.launch.ranks import STORE_VARIABLE
+from trainer.launch.launcher import STORE_VARIABLE
 
 Result = TypeVar("Result")
 
@@ -48,17 +47,12 @@ def process_group(*, setup_timeout_s: float) -> Iterator[Rank]:
     """Join the group of the launcher's ranks; leave it at the end of the block when no error passes through.
 
     On GPUs the group has two backends: NCCL, whose communicator is made at once (`device_id`), and gloo for tensors in
-    the host's memory. After an error `abort_process_group` ends it. `setup_timeout_s`
-    holds until `limit_collectives`.
-
-    Raises:
-        ConfigError: There is no GPU for this rank, on a machine with GPUs.
+    the host's memory. After an error `abort_process_group` ends it. `setup_timeout_s` holds until `limit_collectives`.
     """
     rank, local_rank, ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     timeout = timedelta(seconds=setup_timeout_s)
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    device = choose_device(local_rank, gpus=gpus)
-    on_gpu = device.type == "cuda"
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     # With device_id the communicator is made here and groups of GPUs are split from it; later groups of gloo are not
@@ -78,23 +72,6 @@ def process_group(*, setup_timeout_s: float) -> Iterator[Rank]:
     # that waits for the GIL (seen with torch 2.13): what is left in cycles is freed now.
     gc.collect()
     dist.destroy_process_group()
-
-
-def choose_device(local_rank: int, *, gpus: int) -> torch.device:
-    """Return the device of a rank: the GPU of its number on this machine, without GPUs the CPU.
-
-    Raises:
-        ConfigError: The machine has GPUs, and none for this rank.
-    """
-    if gpus == 0:
-        return torch.device("cpu")
-    if local_rank >= gpus:
-        raise ConfigError(
-            f"rank {local_rank} of this machine, which has {gpus} GPUs",
-            allowed="one rank per GPU",
-            todo="lower resources.ranks, or leave it at auto",
-        )
-    return torch.device("cuda", local_rank)
 
 
 def abort_process_group() -> bool:

@@ -40,10 +40,8 @@ def runs_in_lockstep(section: ParallelSection) -> bool:
 class SpreadNetwork:
     """A network on all ranks, each of which makes this.
 
-    Args:
-        model: With ddp on the device of the rank. With fsdp on any: its parts are moved, since all may not fit there.
-        dtype: Type of forward and backward passes; None: that of the parameters.
-        find_unused: With ddp: a pass may leave parameters without a gradient.
+    With ddp it is on the device of the rank, with fsdp on any. `dtype` is that of forward and backward passes (None:
+    that of the parameters); with `find_unused` a pass may leave parameters without a gradient.
 
     Raises:
         ConfigError: It needs a GPU.
@@ -225,20 +223,10 @@ def _find_blocks(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _describe(model: nn.Module, blocks: dict[str, nn.Module], whole: list[nn.Parameter], ranks: int) -> str:
-    total = _count(model.parameters())
-    summary = f"fsdp: {total} parameters over {ranks} ranks"
-    if whole:
-        summary += f", {_count(whole)} of them on every rank"
-    if not blocks:
-        return f"{summary}, gathered as a whole: no repeated blocks were found"
-    sizes = [_count(block.parameters()) for block in blocks.values()]
-    first, *_, last = [*blocks, *blocks]
-    summary += f", gathered in {len(blocks)} blocks ({first} to {last}, at most {max(sizes)} parameters)"
-    return f"{summary} and the rest ({total - sum(sizes)})"
-
-
-def _count(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
+    total, on_all = (sum(parameter.numel() for parameter in each) for each in (model.parameters(), whole))
+    names = list(blocks)
+    gathered = f"in {len(blocks)} blocks ({names[0]} to {names[-1]}) and the rest" if blocks else "as a whole"
+    return f"fsdp: {total} parameters over {ranks} ranks, gathered {gathered}; {on_all} of them on every rank"
 
 
 def release_gathered(model: nn.Module) -> None:

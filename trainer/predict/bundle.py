@@ -1,9 +1,9 @@
 """The files that an export has beside graphs and engines, and inputs of the model that are made by them.
 
-By kind of task: images have labels.json, preprocess.json, predict.py (image_program.py) and pixels.py; texts have
-labels.json, text.json, tokenizer.json and predict.py (text_program.py); an own task has none of them. Programs are
-copied byte for byte. numpy and a program are imported where they are needed: a stage that finds its work done reads
-this module too.
+By kind of task: images have labels.json, preprocess.json, predict.py (image_program.py), answers.py and pixels.py;
+texts have labels.json, text.json, tokenizer.json, predict.py (text_program.py) and answers.py; an own task has none of
+them. Programs are copied byte for byte. numpy and a program are imported where they are needed: a stage that finds its
+work done reads this module too.
 """
 
 from __future__ import annotations
@@ -130,10 +130,12 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
 def write_program(folder: Path, kind: str) -> None:
     """Copy the program of a kind into a folder."""
     here = Path(__file__).parent
-    name = {"images": "image_program.py", "texts": "text_program.py"}[kind]
-    (folder / PROGRAM_NAME).write_bytes((here / name).read_bytes())
+    sources = {PROGRAM_NAME: here / "text_program.py", "answers.py": here / "answers.py"}
     if kind == "images":
-        (folder / "pixels.py").write_bytes((here.parents[1] / "records" / "pixels.py").read_bytes())
+        pixels = here.parents[1] / "records" / "pixels.py"
+        sources |= {PROGRAM_NAME: here / "image_program.py", "pixels.py": pixels}
+    for name, source in sources.items():
+        (folder / name).write_bytes(source.read_bytes())
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(folder: CheckedFolder, config: RunConfig | None, options: argparse.Namespace) -> int:
-    from trainer.predict import image_program, text_program
+    from trainer.predict import answers, image_program, text_program
 
     kind, document = kind_of(folder.document.task), folder.document
     header: Sequence[str]
@@ -163,15 +163,12 @@ def _answer(folder: CheckedFolder, config: RunConfig | None, options: argparse.N
             todo="correct the path",
         ) from None
     names = [*options.samples, *lines] if is_text else image_program.find_images(options.samples, _list_folder)
-    run, description = _open_runner(folder)
+    run, description = open_runner(folder)
     sys.stderr.write(f"predict: {description}\n")
     unusable: list[str] = []
-    if kind == "texts":
-        rows: Iterator[Sequence[Any]] = text_program.predict(model, run, names, options.top, unusable)
-    else:
-        read: Callable[[str], Any] = str if is_text else _read
-        rows = image_program.predict(model, run, names, read, options.top, unusable)
-    image_program.write_rows(header, rows, options.output)
+    read: Callable[[str], Any] = str if is_text else _read
+    rows = answers.predict(model, run, names, read, options.top, unusable)
+    answers.write_rows(header, rows, options.output)
     if unusable:
         sys.stderr.write(f"predict: {len(unusable)} of {len(names)} could not be used\n")
     return EXIT_USER_ERROR if unusable else EXIT_OK
@@ -198,7 +195,7 @@ def _list_folder(path: str) -> list[str] | None:
 # --- what runs the model ----------------------------------------------------------------------------------------------
 
 
-def _open_runner(folder: CheckedFolder) -> tuple[Runner, str]:
+def open_runner(folder: CheckedFolder) -> tuple[Runner, str]:
     """Return a function that runs the model for any batch, and its description."""
     from trainer.export.engine import graph_runtime, open_graph
 

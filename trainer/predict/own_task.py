@@ -90,17 +90,17 @@ class OwnModel:
         """Prepare a sample without labels, of what a shard would have of it.
 
         Raises:
-            ValueError, UndecodableImage: It cannot be used.
+            ValueError: It cannot be used.
             ConfigError: The task's code asks for another field.
         """
-        if self.prepared is not None:
-            value, _ = change_as_sharded(value, self.prepared)
         try:
+            if self.prepared is not None:
+                value, _ = change_as_sharded(value, self.prepared)
             prepared = self.task.prepare({self.field: value}, Mode(training=False))
         except RefusedSample as error:
             raise ValueError(error.given) from error
-        except UndecodableImage:
-            raise
+        except UndecodableImage as error:
+            raise ValueError(str(error)) from error
         except Exception as error:  # the user's code may raise anything for a file that is no sample
             message = f"failed: {describe_failure(error)}"
             if not isinstance(error, KeyError) or error.args[0] not in self.task.fields:

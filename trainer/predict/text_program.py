@@ -7,37 +7,33 @@ With --lines each line of a file is a text; - is standard input. A row per text 
 and their probabilities, the softmax of the model's outputs. A text that cannot be used is named on stderr, all others
 are answered, and the exit code is 2.
 
-It needs Python 3.10, numpy, tokenizers 0.20 and onnxruntime, and beside it tokenizer.json, text.json, labels.json and
-the model that text.json names.
+It needs Python 3.10, numpy, tokenizers 0.20 and onnxruntime, and beside it answers.py, tokenizer.json, text.json,
+labels.json and the model that text.json names.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-Runner = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-"""Maps inputs of the model to its outputs, by name."""
-Row = Sequence[Any]
+if TYPE_CHECKING or __package__:
+    from trainer.predict import answers
+    from trainer.predict.answers import Array, Row
+else:
+    # The shipped file, isolated (python -I): its folder is not searched, and no bytecode is to be written there.
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import answers
 
 HEADER = ("text", "labels", "scores")
-EXIT_UNUSABLE = 2
-# A CPU gains nothing from more texts at a time, and padding takes time.
-_BATCH = 16
-_MOST_PADDED = 60
 # Characters of a text that are tokenised for each token that is kept: ten million take half a minute.
 _CHARACTERS_PER_TOKEN = 64
 
@@ -79,6 +75,18 @@ class TextModel:
         tokenizer = open_tokenizer(content, settings.max_length, settings.padding, settings.multiple)
         return cls(settings, tokenizer, json.loads((folder / "labels.json").read_bytes()))
 
+    def prepare(self, text: str) -> str:
+        """Return a text unchanged: a batch is tokenised as a whole.
+
+        Raises:
+            ValueError: It is no UTF-8.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("it is no UTF-8") from error
+        return text
+
     def collate(self, texts: Sequence[str]) -> dict[str, Array]:
         """Return the model's inputs for texts."""
         tokens, mask = encode(self.tokenizer, texts)
@@ -87,8 +95,7 @@ class TextModel:
     def answer(self, outputs: Mapping[str, Array], top: int | None) -> list[Row | None]:
         """Return labels and scores of each text of a batch, the highest first; None: outputs are no finite numbers."""
         logits = outputs[self.settings.output].astype(np.float64)
-        scores = np.exp(logits - logits.max(axis=1, keepdims=True))
-        scores /= scores.sum(axis=1, keepdims=True)
+        scores = answers.softmax(logits)
         chosen = np.argsort(-logits, axis=1, kind="stable")[:, : top or 1].tolist()
         return [
             ([self.labels[place] for place in places], [float(row[place]) for place in places])
@@ -130,32 +137,25 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> tuple[Array, Array]:
 
 def main() -> int:
     """Run the command (see the top of this file); return the exit code."""
-    if hasattr(signal, "SIGPIPE"):
-        # End quietly where whoever reads the rows has seen enough (| head).
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    parser = argparse.ArgumentParser(description="Classify texts.", allow_abbrev=False)
+    parser = answers.make_parser("Classify texts.")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts")
     parser.add_argument("--lines", metavar="FILE", help="a file with one text per line; - is stdin")
-    parser.add_argument("--top", type=int, metavar="K", help="number of labels per text [1]")
-    parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table", help="[table]")
-    parser.add_argument("--model", metavar="FILE", help="another ONNX file of this folder")
     options = parser.parse_args()
-    if options.top is not None and options.top < 1:
-        parser.error(f"--top {options.top}: allowed are whole numbers from 1")
     if not options.texts and options.lines is None:
         parser.error("no text was given: name some, or a file with --lines")
     if name := find_file(options.texts):
         parser.error(f"{name} is a file, and not a text: give --lines {name} for one text per line")
-    folder = Path(__file__).resolve().parent
-    model = TextModel.open(folder)
-    run = open_graph(folder / (options.model or model.settings.model), model.settings.optimization)
-    unusable: list[str] = []
     try:
         texts = [*options.texts, *([] if options.lines is None else read_lines(options.lines))]
     except OSError as error:
         parser.error(f"--lines {options.lines}: {error.strerror}")
-    write_rows(HEADER, predict(model, run, texts, options.top, unusable), options.output)
-    return EXIT_UNUSABLE if unusable else 0
+    folder = Path(__file__).resolve().parent
+    model = TextModel.open(folder)
+    run = answers.open_graph(folder / (options.model or model.settings.model), model.settings.optimization)
+    unusable: list[str] = []
+    rows = answers.predict(model, run, texts, str, options.top, unusable)
+    answers.write_rows(HEADER, rows, options.output)
+    return answers.EXIT_UNUSABLE if unusable else 0
 
 
 def find_file(texts: Sequence[str]) -> str | None:
@@ -172,69 +172,6 @@ def read_lines(name: str) -> list[str]:
     content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
-
-
-def open_graph(path: Path, optimization: str) -> Runner:
-    """Return a function that runs an ONNX file on the CPU."""
-    # Else it reports its use to its maker while it is loaded.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime  # type: ignore[import-untyped]
-
-    settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, optimization)
-    settings.log_severity_level = 3  # errors: they are raised as well
-    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
-
-
-def predict(model: TextModel, run: Runner, texts: Sequence[str], top: int | None, unusable: list[str]) -> Iterator[Row]:
-    """Yield the row of each text, a batch at a time; what cannot be used is told on stderr and added to `unusable`."""
-
-    def reject(text: str, reason: str) -> None:
-        unusable.append(text)
-        sys.stderr.write(f"error: {text!r}: {reason}\n")
-
-    for start in range(0, len(texts), _BATCH):
-        usable = []
-        for text in texts[start : start + _BATCH]:
-            try:
-                text.encode()
-                usable.append(text)
-            except UnicodeEncodeError:
-                reject(text, "it is no UTF-8")
-        answers = model.answer(run(model.collate(usable)), top) if usable else []
-        for text, answer in zip(usable, answers, strict=True):
-            if answer is None:
-                reject(text, "the model's outputs for it are not finite numbers")
-            else:
-                yield (text, *answer)
-
-
-def write_rows(header: Sequence[str], rows: Iterable[Row], output: str) -> None:
-    """Write rows to stdout: as JSON one document per line, as CSV, or as a table, which is padded at the end."""
-    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
-    if output == "json":
-        for row in rows:
-            sys.stdout.write(json.dumps(dict(zip(header, row, strict=True))) + "\n")
-            sys.stdout.flush()
-    elif output == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows([cell(value, ".9g") for value in row] for row in rows)
-    else:
-        table = [header, *([" ".join(cell(value, ".4f").split()) for value in row] for row in rows)]
-        widths = [min(_MOST_PADDED, max(map(len, column))) for column in zip(*table, strict=True)]
-        for row in table:
-            line = "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True))
-            sys.stdout.write(line.rstrip() + "\n")
-
-
-def cell(value: Any, number: str) -> str:
-    """Return a value of a row as text, entries of a list separated by `; `."""
-    if isinstance(value, list):
-        return "; ".join(cell(entry, number) for entry in value)
-    return format(value, number) if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 if __name__ == "__main__":

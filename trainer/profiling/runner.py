@@ -37,8 +37,9 @@ from contracts.process import threads_per_rank
 from contracts.stage import Output, Stage
 from trainer.launch import Assignment
 from trainer.launch.attempts import JobRecord
-from trainer.launch.launcher import Launcher, run_ranks
+from trainer.launch.launcher import Launcher
 from trainer.launch.nodes import PLATFORM_VARIABLES, Nodes, find_nodes
+from trainer.launch.run import run_ranks
 from trainer.profiling.search import (
     ComputeTime,
     Failed,

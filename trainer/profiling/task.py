@@ -16,16 +16,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import FileEntry, ProfileChoice, ProfileReport, ShardManifest, TrainingEstimate
 from contracts.artifacts.profile import SUMMARY_NAME, summaries_to_json
-from contracts.config import RunConfig
-from contracts.errors import DataError, UserError
-from contracts.fingerprint import model_fingerprint, profile_inputs, train_inputs
-from contracts.previous import PREVIOUS, list_same
+from contracts.errors import DataError
+from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
 from trainer.data.shard_cache import check_room
@@ -39,7 +36,6 @@ from trainer.profiling.search import Result, default_settings, make_space
 from trainer.profiling.trace import summarise
 from trainer.tasks.shard_checks import load_shards
 from trainer.weights.previous import with_arguments_of_weights
-from trainer.weights.source import find_source
 
 BOARD_FOLDER = "tensorboard"
 
@@ -57,16 +53,6 @@ def execute(stage: Stage) -> str:
     if not is_off:
         # For its errors: before seconds are spent on a start, and also where a report is reused.
         make_space(config, ranks=world_size, cores_per_rank=cores, on_gpu=on_gpu)
-    # A training that asks for its own profile (`locate`) is not finished, or needs none.
-    # On Vertex AI the stage is given a part of `train`, which names no training.
-    names_training = "learning_rate" in config.train.model_fields_set
-    if stage.root is not None and names_training and not stage.fresh and not stage.locate:
-        uri = find_followed(stage.root, config, shards=shards.fingerprint)
-        if uri is not None:
-            stage.log(f"{storage.display(uri)} is reused: a finished training followed it; --fresh measures again")
-            stage.events.emit("folder", uri=uri, fingerprint=uri.rpartition("/")[2])
-            stage.events.emit("reused", uri=uri)
-            return uri
     torch_version = importlib.metadata.version("torch")
     made_from = profile_inputs(config, shards=shards.fingerprint, hardware=hardware(), torch_version=torch_version)
     output = stage.claim(ProfileReport, made_from, joins=not nodes.is_primary)
@@ -106,36 +92,6 @@ def execute(stage: Stage) -> str:
     made = f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(report.points)} points"
     stage.commit(output, report, made if choice.measured else f"{made}, the defaults: not measured")
     return output.uri
-
-
-def find_followed(root: str, config: RunConfig, *, shards: str) -> str | None:
-    """Return the URI of the report that a finished training of this configuration followed; None: there is none.
-
-    Ranks, hardware and the section `profile` change the fingerprint of a profile, but no training: measured again, the
-    report would have a rate that the training never had.
-
-    Args:
-        root: URI of the profiles' folder in a line.
-        config: The configuration.
-        shards: Fingerprint of the shards.
-    """
-    line, weights = root.rstrip("/").rpartition("/")[0], config.model.weights
-    sha256 = ""
-    if weights not in ("", PREVIOUS):
-        try:
-            sha256 = find_source(storage.normalise(weights)).sha256()
-        except UserError:
-            # The training reports it.
-            return None
-    for _, trained in list_same(line, train_inputs(config, shards=shards)):
-        if not trained.finished or not trained.profile:
-            continue
-        if weights == PREVIOUS or trained.made_from.get("weights", "") == sha256:
-            uri = storage.join(root, trained.profile)
-            with suppress(DataError):
-                ProfileReport.load(uri)
-                return uri
-    return None
 
 
 def _report(

@@ -29,13 +29,9 @@ RESULT_NAME = "result/events.out.tfevents.0000000000.result"
 
 
 class Board:
-    """Scalars and pictures of one attempt. A full disk ends what is written, and not the training.
+    """Scalars and pictures of one attempt, which goes on from `first_step`; a full disk ends these, not the training.
 
-    Args:
-        folder: For TensorBoard's files.
-        scalars_folder: For the lines of scalars (contracts/scalars.py).
-        attempt: Number of the attempt at the training.
-        first_step: The step that the attempt goes on from.
+    TensorBoard's files are in `folder`, the lines of scalars (contracts/scalars.py) in the other one.
     """
 
     def __init__(self, folder: Path, scalars_folder: Path, *, attempt: int, first_step: int) -> None:
@@ -54,11 +50,7 @@ class Board:
         self._write(lambda writer: [writer.add_scalar(name, value, step) for name, value in values.items()])
 
     def show_first_slot(self, content: torch.Tensor | str) -> None:
-        """Show the first samples of training.
-
-        Args:
-            content: Pictures [N, 3, H, W] uint8, or a text.
-        """
+        """Show the first samples of training: pictures [N, 3, H, W] uint8, or a text."""
         from torch.utils.tensorboard.summary import image
 
         if isinstance(content, str):
@@ -103,20 +95,8 @@ class Board:
         self._bytes += len(line)
 
 
-def write_result(
-    folder: Path,
-    training: Training,
-    best: CheckpointManifest,
-    report: EvaluationReport | None,
-) -> None:
-    """Write hyperparameters and results, or write them again.
-
-    Args:
-        folder: For TensorBoard's files of this training.
-        training: At its end; the first rank's.
-        best: The checkpoint that is the result.
-        report: Its metrics on the test split; None without one.
-    """
+def write_result(folder: Path, training: Training, best: CheckpointManifest, report: EvaluationReport | None) -> None:
+    """Write hyperparameters and results of the best checkpoint, or write them again; None: there is no test split."""
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.summary import hparams
 

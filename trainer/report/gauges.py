@@ -24,11 +24,9 @@ _GIB = 1 << 30
 
 
 def read_memory(device: torch.device) -> dict[str, float]:
-    """Return scalars by name, all in bytes; nothing waits for the device.
+    """Return scalars by name, in bytes, without loader processes; nothing waits for the device.
 
-    `memory/resident_bytes`: held in RAM now (Linux only), loader processes not counted. `memory/resident_peak_bytes`:
-    the most since the process started. On a GPU also the most since then that tensors took of its memory, and that was
-    reserved for them: `memory/gpu_allocated_peak_bytes`, `memory/gpu_reserved_peak_bytes`.
+    `memory/resident_bytes` is of now (Linux only); peaks are since the process started.
     """
     # Kilobytes, on a Mac bytes: getrusage(2).
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -89,13 +87,7 @@ class OutOfMemory(TryAgain):
 def out_of_memory_explained(
     config: RunConfig, rank: Rank, sections: Sections, begun: Callable[[], bool]
 ) -> Iterator[None]:
-    """Raise errors of memory inside the block as one that says where, how much, and what to lower.
-
-    `begun` returns whether there is a checkpoint, which fixes the slot size and what a step computes in.
-
-    Raises:
-        OutOfMemory: There was too little.
-    """
+    """Raise errors of memory inside the block as one that says where, how much, and what to lower (OutOfMemory)."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:

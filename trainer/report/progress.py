@@ -12,7 +12,7 @@ from torch import nn
 from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.config import RunConfig
 from contracts.events import EventLog, print_error
-from trainer.checkpoint.retention import Best, score
+from trainer.checkpoint.discovery import Best, score
 from trainer.data.device import DataClock, DataTime
 from trainer.data.loader import SlotBatch
 from trainer.evaluate import Evaluation

@@ -25,10 +25,8 @@ Reason = Literal["", "max_hours", "max_cost_usd"]
 class Budget:
     """The time that training has taken, and may take.
 
-    Args:
-        resources: max_hours, max_cost_usd, price_usd_per_h.
-        spent_s: Seconds of the attempts before.
-        began_at: Start of this attempt's launcher, on the clock of time.monotonic, which a machine's processes share.
+    `spent_s` are the seconds of the attempts before; `began_at` is the start of this attempt's launcher, on the clock
+    of time.monotonic, which a machine's processes share.
     """
 
     def __init__(self, resources: ResourcesSection, spent_s: float, began_at: float) -> None:
@@ -101,11 +99,7 @@ def describe_stop(state: EarlyStopping, section: EarlyStoppingSection) -> str:
 
 
 def require_validation(section: EarlyStoppingSection | None, samples: int) -> None:
-    """Refuse early stopping without samples in the validation split.
-
-    Raises:
-        ConfigError: There are none.
-    """
+    """Refuse early stopping without samples in the validation split (ConfigError)."""
     if section is not None and samples == 0:
         raise ConfigError(
             f"train.early_stopping watches {section.metric}, and the shards have no validation split",

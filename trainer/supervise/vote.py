@@ -58,11 +58,7 @@ class Vote:
         self._mark_steps = 0
 
     def step_done(self) -> StopAgreement | None:
-        """Take part at the end of a step, or of another unit that all ranks work through in step.
-
-        Returns:
-            Why all ranks stop here, the same on all of them; None: they go on.
-        """
+        """Take part at the end of a step, or of an evaluation's round; return why all ranks stop here, if they do."""
         self._steps += 1
         if self._pending is not None:
             self._read()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torchmetrics import Metric
 
-from trainer.tasks.multilabel import Floats, bin_edges
+Floats = npt.NDArray[np.float64]
 
 
 class ClassMean(Metric):
@@ -53,7 +55,7 @@ class ScoreCounts(Metric):
 
     Args:
         num_classes: Width of the logits.
-        num_bins: Of each class, evenly spaced; an even number, so that 0 is an edge.
+        edges: Lower edges of the bins of each class [bins], as logits; the lowest bin holds what is below it too.
         statistic: Maps counts [2, classes, bins] float64 (samples outside of each class, samples of it) to a number.
     """
 
@@ -62,10 +64,11 @@ class ScoreCounts(Metric):
     full_state_update = False
     counts: torch.Tensor
 
-    def __init__(self, num_classes: int, num_bins: int, statistic: Callable[[Floats], float]) -> None:
+    def __init__(self, num_classes: int, edges: Floats, statistic: Callable[[Floats], float]) -> None:
         super().__init__()
         self._statistic = statistic
-        counts = torch.zeros(2, num_classes, num_bins, dtype=torch.float64)
+        self._edges = edges
+        counts = torch.zeros(2, num_classes, len(edges), dtype=torch.float64)
         self.add_state("counts", counts, dist_reduce_fx="sum")
 
     def update(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
@@ -74,7 +77,7 @@ class ScoreCounts(Metric):
         A logit that is not a number counts as 0.
         """
         _, num_classes, num_bins = self.counts.shape
-        edges = torch.from_numpy(bin_edges(num_bins)).to(logits.device)
+        edges = torch.from_numpy(self._edges).to(logits.device)
         # A logit on an edge belongs to the bin above it, as a probability at its threshold is an answer.
         bins = torch.bucketize(logits.double().nan_to_num(0.0), edges, right=True).sub_(1).clamp_(min=0)
         classes = torch.arange(num_classes, device=logits.device)

@@ -42,7 +42,6 @@ class TrainTransform:
     """center or random_resized."""
     horizontal_flip: bool
     max_pixels: int = MAX_PIXELS
-    scaled_decode: bool = True
 
     @property
     def is_random(self) -> bool:
@@ -61,7 +60,7 @@ class TrainTransform:
         Raises:
             UndecodableImage: The file is damaged or no image, at any reduction.
         """
-        size = reducible_size(content) if self.scaled_decode else None
+        size = reducible_size(content)
         image = decode_rgb(content, max_pixels=self.max_pixels) if size is None else None
         height, width = size or (image.shape[0], image.shape[1])  # type: ignore[union-attr]
         if self.crop == "random_resized":

@@ -107,9 +107,9 @@ class ImageMultilabel(ImageTask):
 
         bins = max(MIN_BINS, min(MAX_BINS, TOTAL_BINS // max(1, len(self.classes)) // 2 * 2))
         return {
-            "average_precision": ScoreCounts(len(self.classes), bins, mean_average_precision),
-            "f1_macro": ScoreCounts(len(self.classes), 2, f1_macro),
-            "f1_micro": ScoreCounts(len(self.classes), 2, f1_micro),
+            "average_precision": ScoreCounts(len(self.classes), bin_edges(bins), mean_average_precision),
+            "f1_macro": ScoreCounts(len(self.classes), bin_edges(2), f1_macro),
+            "f1_micro": ScoreCounts(len(self.classes), bin_edges(2), f1_micro),
         }
 
     def update(self, metrics: Mapping[str, Metric], outputs: torch.Tensor, batch: Batch) -> None:

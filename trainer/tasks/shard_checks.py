@@ -121,7 +121,7 @@ def normalisation(data: DataSection, manifest: ShardManifest) -> tuple[list[floa
             "data.mean and data.std are not set, and the shards were written without looking at pixels "
             f"(sharding.verify={manifest.verify})",
             allowed="shards that know the mean of their pixels, or both values in the configuration",
-            todo="set data.mean and data.std, or shard with sharding.verify=decode or header",
+            todo="set data.mean and data.std, or shard with sharding.verify=decode",
         )
     # A channel that never changes has deviation 0: it is only centred.
     return mean, [value or 1.0 for value in std]

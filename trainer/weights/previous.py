@@ -24,10 +24,6 @@ def find_initial_weights(stage: Stage, made_from: dict[str, str]) -> tuple[RunCo
     With `previous` a finished training whose other inputs are equal stands: else its own weights would
     have it train again at each run.
 
-    Args:
-        stage: The train stage.
-        made_from: The hashes of the other inputs.
-
     Raises:
         ModelError: The weights cannot be used.
     """

@@ -11,21 +11,15 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from contracts import storage
 from trainer.model.build import is_of_transformers
-from trainer.weights.source import TRANSFORMERS_CONFIG, WEIGHTS_NAME, find_source
-from trainer.weights.tensors import read_tensors
+from trainer.weights.source import TRANSFORMERS_CONFIG, WEIGHTS_NAME
 
 
 def save_weights(network: nn.Module, classes: Sequence[str], folder: Path) -> None:
     """Write the network so that from_pretrained loads the folder, where it is one of transformers'.
 
-    Not by save_pretrained: the library tells no full disk apart.
-
-    Args:
-        network: On the CPU.
-        classes: Names of its classes, by row of the head.
-        folder: Is there.
+    The network is on the CPU; `classes` are by row of the head. Not by save_pretrained: the library tells no full disk
+    apart.
     """
     state: dict[str, torch.Tensor] = network.state_dict()
     if is_of_transformers(network):
@@ -41,13 +35,3 @@ def save_weights(network: nn.Module, classes: Sequence[str], folder: Path) -> No
     # A copy each: tensors that share memory are refused otherwise.
     content = save({name: tensor.clone().contiguous() for name, tensor in state.items()}, metadata={"format": "pt"})
     (folder / WEIGHTS_NAME).write_bytes(content)
-
-
-def load_saved(network: nn.Module, weights: Path) -> None:
-    """Give a network the weights that `save_weights` wrote.
-
-    Args:
-        network: Built by the same section.
-        weights: The file.
-    """
-    network.load_state_dict(read_tensors(find_source(storage.normalise(weights)), network))

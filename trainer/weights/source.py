@@ -166,24 +166,20 @@ def _find_folder(uri: str, names: set[str]) -> WeightSource:
     if RUN_NAME in names:
         trained = find_training_of_run(uri)
         if trained is None or MANIFEST_NAME not in storage.list_names(trained):
-            why = "is a run that finished no training" if trained is None else "is a run whose training is gone"
-            raise refused(uri, why, todo="name another run")
+            raise refused(uri, "is a run without a finished training", todo="name another run")
         return _find_own(trained, names=set())
     if MANIFEST_NAME in names:
         return _find_own(uri, names)
     if TRANSFORMERS_CONFIG in names:
         return _find_transformers(uri, names)
-    if RUN_START_NAME in names:
-        raise refused(uri, "is a run that has not ended well", todo="wait for it, or name another run")
-    if "checkpoints" in names:
+    if names & {RUN_START_NAME, "checkpoints"}:
         todo = "let it finish, or name the folder of one of its checkpoints (checkpoints/step-...)"
-        raise refused(uri, "is a training that is not finished", todo=todo)
+        raise refused(uri, "is not finished", todo=todo)
     raise refused(uri, f"holds none of {RUN_NAME}, {MANIFEST_NAME} and {TRANSFORMERS_CONFIG}", todo="name another one")
 
 
 def _find_own(uri: str, names: set[str]) -> WeightSource:
-    manifest = _read_json(uri, MANIFEST_NAME)
-    kind = manifest.get("kind") if isinstance(manifest, dict) else None
+    kind = _read_json(uri, MANIFEST_NAME, dict).get("kind")
     if kind == "checkpoint":
         return _find_checkpoint(uri)
     if kind == "export":
@@ -193,8 +189,6 @@ def _find_own(uri: str, names: set[str]) -> WeightSource:
 
 def _find_checkpoint(uri: str) -> WeightSource:
     manifest = CheckpointManifest.load(uri)
-    if not manifest.files_of("model"):
-        raise refused(uri, "is a checkpoint without a network", todo="name another checkpoint")
     files = tuple(file.uri(uri) for group in GROUPS for file in manifest.files_of(group))
     tokenizer = manifest.data.get("tokenizer")
     return WeightSource(
@@ -208,26 +202,20 @@ def _find_export(uri: str, names: set[str]) -> WeightSource:
     if TRANSFORMERS_CONFIG in names:
         return replace(_find_transformers(uri, names), kind="export")
     has_labels = LABELS_NAME in {file.name for file in ExportManifest.load(uri).files}
-    classes = _read_json(uri, LABELS_NAME) if has_labels else []
-    if not isinstance(classes, list):
-        raise refused(uri, f"has a {LABELS_NAME} that is no list", todo="copy the export again")
+    classes = _read_json(uri, LABELS_NAME, list) if has_labels else []
     found = WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(class_names(classes)))
     return _with_tokenizer(found, names)
 
 
 def _find_transformers(uri: str, names: set[str]) -> WeightSource:
-    config = _read_json(uri, TRANSFORMERS_CONFIG)
-    if not isinstance(config, dict):
-        raise refused(uri, f"has a {TRANSFORMERS_CONFIG} that holds no fields", todo="save the model again")
+    config = _read_json(uri, TRANSFORMERS_CONFIG, dict)
     if _ADAPTER_CONFIG in names:
         todo = "merge it into its model, and save_pretrained() that"
         raise refused(uri, f"holds an adapter ({_ADAPTER_CONFIG})", todo=todo)
     tensors = [WEIGHTS_NAME] if WEIGHTS_NAME in names else _shards(uri, names)
     if not tensors:
-        others = sorted(name for name in names if name.endswith((".bin", ".pt", ".h5", ".msgpack", ".ckpt")))
-        has = f"{', '.join(others[:3])}, and no .safetensors file" if others else "no .safetensors file"
         todo = "load it in transformers where you trust it, and save_pretrained() it again"
-        raise refused(uri, f"has {has}", todo=todo)
+        raise refused(uri, "has no .safetensors file", todo=todo)
     files = tuple(storage.join(uri, name) for name in (TRANSFORMERS_CONFIG, *tensors))
     return _with_tokenizer(WeightSource(uri, "transformers", files, _classes_of(config), config=config), names)
 
@@ -244,32 +232,24 @@ def _shards(uri: str, names: set[str]) -> list[str]:
     """Return the names of the files of a network that transformers cut into several, and of their index."""
     if _INDEX_NAME not in names:
         return []
-    index = _read_json(uri, _INDEX_NAME)
-    places = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(places, dict) or not places:
-        raise refused(uri, f"has a {_INDEX_NAME} without a weight_map", todo="copy the folder whole")
-    files = sorted({str(name) for name in places.values()})
+    files = sorted({str(name) for name in _read_json(uri, _INDEX_NAME, dict).get("weight_map", {}).values()})
     if missing := [name for name in files if name not in names]:
         raise refused(uri, f"lacks {', '.join(missing[:3])}, which its index names", todo="copy the folder whole")
     return [_INDEX_NAME, *files]
 
 
-def _read_json(uri: str, name: str) -> Any:
+def _read_json(uri: str, name: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
     try:
-        return json.loads(storage.read_bytes(storage.join(uri, name)))
-    except FileNotFoundError:
-        raise refused(uri, f"has no {name}", todo="copy the folder whole") from None
-    except ValueError as error:
-        raise refused(uri, f"has a {name} that is no JSON: {error}", todo="save or copy it again") from None
+        value = json.loads(storage.read_bytes(storage.join(uri, name)))
+    except (FileNotFoundError, ValueError) as error:
+        raise refused(uri, f"has no {name} that can be read: {error}", todo="save or copy it again") from None
+    if not isinstance(value, kind):
+        raise refused(uri, f"has a {name} that is no {kind.__name__}", todo="save or copy it again")
+    return value
 
 
 def _classes_of(config: dict[str, Any]) -> tuple[str, ...] | None:
     """Return the classes of config.json in the order of the head's rows; None: it has no such names."""
-    labels = config.get("id2label")
-    if not isinstance(labels, dict) or not labels:
-        return None
-    try:
-        by_row = {int(row): str(label) for row, label in labels.items()}
-    except ValueError:
-        return None
-    return tuple(by_row[row] for row in sorted(by_row)) if sorted(by_row) == list(range(len(by_row))) else None
+    labels = config.get("id2label") or {}
+    rows = [str(row) for row in range(len(labels))]
+    return tuple(str(labels[row]) for row in rows) if rows and labels.keys() == set(rows) else None

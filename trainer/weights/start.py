@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,13 +43,7 @@ class StartWeights:
 def start_from(
     network: nn.Module, start: StartWeights, task: Task, alive: Callable[[], object] = lambda: None
 ) -> InitialWeights:
-    """Give a network the weights that it starts from, and return what was taken.
-
-    Args:
-        network: With random weights, whole, on any device.
-        start: The weights.
-        task: Of the network; it may refuse weights of other inputs.
-        alive: Called while files are read.
+    """Give a whole network the weights that it starts from, and return what was taken.
 
     Raises:
         ModelError: They cannot be read, are those of other inputs, or too few of them fit.
@@ -68,24 +62,12 @@ def start_from(
 
 @torch.no_grad()
 def take_tensors(
-    network: nn.Module,
-    tensors: Mapping[str, torch.Tensor],
-    task: Task,
-    source: WeightSource,
-    *,
-    sha256: str,
+    network: nn.Module, tensors: Mapping[str, torch.Tensor], task: Task, source: WeightSource, *, sha256: str
 ) -> InitialWeights:
     """Copy the tensors of equal name and shape; on the meta device nothing is copied.
 
     The head stays random unless the source has the same classes in the same order: rows of an equal number of other
-    classes would fit by shape alone.
-
-    Args:
-        network: Of the task.
-        tensors: Of the source, by name.
-        task: Of the network; without classes it has no head.
-        source: The weights.
-        sha256: Hash of the source.
+    classes would fit by shape alone. A task without classes has no head.
 
     Raises:
         ModelError: Less than half of the elements outside of the head match.
@@ -168,11 +150,4 @@ def _advise(network: nn.Module, source: WeightSource) -> str:
         return "correct model.architecture or model.arguments, or name other weights"
     if (kind := source.config.get("model_type")) != config.model_type:
         return f"set model.architecture={kind}, whose weights they are, or name other weights"
-    ours: Mapping[str, object] = config.to_dict()
-    skipped: Sequence[str] = ("transformers_version", "architectures", "id2label", "label2id", "dtype", "torch_dtype")
-    different = {
-        name: value
-        for name, value in source.config.items()
-        if name in ours and name not in skipped and ours[name] != value
-    }
-    return f"set model.arguments={different}" if different else "name other weights"
+    return "leave model.arguments out: they are those of the weights' config.json then"

@@ -35,9 +35,7 @@ def read_tensors(
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of a source by the network's names, where it has such, else by their own.
 
-    Tensors of another shape than the network's may be on the meta device.
-
-    `alive` is called while files are read: large ones take longer than any limit.
+    Tensors of another shape than the network's may be on the meta device. `alive` is called while files are read.
 
     Raises:
         ModelError: A file is cut short, no such file, or holds more than tensors.
@@ -114,19 +112,13 @@ def _read_torch_file(uri: str, path: Path) -> dict[str, torch.Tensor]:
         # The first sentence: torch's errors go on with guesses and advice.
         reason = str(error).strip().partition("\n")[0].partition(". ")[0][:200]
         raise refused(uri, f"cannot be read: {reason or type(error).__name__}", todo="copy or save it again") from error
-    while isinstance(loaded, Mapping) and (key := next((key for key in _HOLDERS if _holds(loaded, key)), None)):
-        loaded = loaded[key]
-    if not isinstance(loaded, Mapping):
-        raise refused(uri, f"holds a {type(loaded).__name__}", todo="save the network's state_dict()")
-    tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    held = loaded if isinstance(loaded, Mapping) else {}
+    while key := next((key for key in _HOLDERS if isinstance(held.get(key), Mapping)), None):
+        held = held[key]
+    tensors = {str(name): value for name, value in held.items() if isinstance(value, torch.Tensor)}
     if not tensors:
-        keys = ", ".join(str(key) for key in list(loaded)[:5]) or "nothing"
-        raise refused(uri, f"holds no tensors by name ({keys})", todo="save the network's state_dict()")
+        raise refused(uri, "holds no tensors by name", todo="save the network's state_dict()")
     return tensors
-
-
-def _holds(loaded: Mapping[Any, Any], key: str) -> bool:
-    return isinstance(loaded.get(key), Mapping)
 
 
 def _convert(source: WeightSource, tensors: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:

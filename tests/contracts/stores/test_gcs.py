@@ -2,14 +2,14 @@
 
 import gc
 import multiprocessing
-import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import google.auth
 import pytest
+from google.auth.exceptions import DefaultCredentialsError
 
 from contracts import storage
 from contracts.errors import StorageError, TryAgain
@@ -52,14 +52,6 @@ def test_an_interrupted_upload_goes_on(server: BucketServer, tmp_path: Path) -> 
     assert server.faults.hits() == [1]
 
 
-def test_another_writers_file_stays(tmp_path: Path) -> None:
-    storage.publish(f"{ROOT}/x", b"theirs")
-    (tmp_path / "f").write_bytes(CONTENT)
-    with pytest.raises(storage.AlreadyPublished):
-        storage.publish_file(tmp_path / "f", f"{ROOT}/x")
-    assert storage.read_bytes(f"{ROOT}/x") == b"theirs"
-
-
 def test_a_bucket_that_does_not_exist(tmp_path: Path) -> None:
     uri = "gs://no-such-bucket/x"
     (tmp_path / "f").write_bytes(b"x")
@@ -99,8 +91,11 @@ def test_no_permission(server: BucketServer, status: int) -> None:
     assert all(entry.status == status for entry in server.access_log.entries())
 
 
-@pytest.mark.parametrize("rule", [Rule(status=503), Rule(status=429, retry_after_s=1), Rule(reset=True)])
-def test_a_storm_ends_in_another_attempt(server: BucketServer, tmp_path: Path, rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [Rule(status=503), Rule(reset=True)])
+def test_a_storm_ends_in_another_attempt(
+    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: Rule
+) -> None:
+    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 0.3)
     server.faults.set(rule)
     (tmp_path / "f").write_bytes(b"x")
     for call in (
@@ -114,26 +109,6 @@ def test_a_storm_ends_in_another_attempt(server: BucketServer, tmp_path: Path, r
         assert caught.value.exit_code == 75
     server.faults.set()
     assert not storage.exists(f"{ROOT}/x")
-
-
-@pytest.mark.slow
-def test_a_short_storm_is_ridden_out(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 20)
-    server.faults.set(Rule(probability=0.3, seed=1, status=503))
-    for number in range(3):
-        storage.publish(f"{ROOT}/{number}", b"%d" % number)
-    assert [storage.read_bytes(f"{ROOT}/{name}") for name in storage.list_names(ROOT)] == [b"0", b"1", b"2"]
-    storage.delete_tree(ROOT, manifest_name="m")
-    assert storage.list_names(ROOT) == []
-    assert server.faults.hits()[0] >= 2
-
-
-def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{closed.getsockname()[1]}")
-        with pytest.raises(TryAgain):
-            storage.read_bytes(f"{ROOT}/x")
 
 
 def test_bytes_that_changed_on_their_way(server: BucketServer) -> None:
@@ -188,19 +163,6 @@ def test_an_object_that_is_replaced_on_the_way_is_not_mixed(
         assert set(b"".join(pieces)) == {0}
 
 
-def test_a_page_has_the_type_that_a_browser_shows(server: BucketServer, tmp_path: Path) -> None:
-    for name, content_type in (
-        ("a/report.html", "text/html; charset=utf-8"),
-        ("manifest.json", "application/json"),
-        ("model.tar", "application/octet-stream"),
-        ("md", "application/octet-stream"),
-    ):
-        storage.replace(f"{ROOT}/{name}", b"x")
-        storage.publish(f"{ROOT}/once/{name}", b"x")
-        for stored in (name, f"once/{name}"):
-            assert gcs.client().bucket("bucket-1").get_blob(stored).content_type == content_type
-
-
 def test_a_generation_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs, "CHUNK_BYTES", 1 << 20)
     uri = f"{ROOT}/x"
@@ -219,15 +181,6 @@ def test_a_generation_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(FileNotFoundError):
             read()
     assert storage.read_bytes(uri) == b"new" * (4 << 20)
-
-
-def test_a_checksum_costs_no_byte(server: BucketServer) -> None:
-    storage.publish(f"{ROOT}/x", b"abc")
-    server.access_log.wait()
-    server.access_log.clear()
-    assert storage.crc32c_of(f"{ROOT}/x") == storage.crc32c(b"abc")
-    assert storage.info(f"{ROOT}/x").size == 3
-    assert {entry.operation for entry in server.access_log.entries()} == {"objects.get"}
 
 
 def test_what_bulk_reading_cannot_explain_is_read_again(server: BucketServer) -> None:
@@ -280,12 +233,6 @@ def test_names_of_any_kind() -> None:
     assert storage.list_names(storage.join(ROOT, "n")) == sorted(["a b", "ü", "100%", "a+b", "q?x=1#y", "%2F"])
 
 
-@pytest.mark.parametrize("uri", ["gs://", "gs:///x"])
-def test_a_uri_without_a_bucket(uri: str) -> None:
-    with pytest.raises(StorageError, match="names no bucket"):
-        storage.normalise(uri)
-
-
 def _read_in_child(uri: str, parents: object, queue: "multiprocessing.Queue[tuple[bytes, bool]]") -> None:
     queue.put((storage.read_bytes(uri), gcs.client() is parents))
 
@@ -327,23 +274,20 @@ except StorageError as error:
     assert "Traceback" not in done.stderr
 
 
-def test_no_credentials(tmp_path: Path) -> None:
-    program = """
-import google.auth
-from google.auth.exceptions import DefaultCredentialsError
-from contracts import storage
-from contracts.errors import StorageError
-def default(**_):
-    raise DefaultCredentialsError("none here")
-google.auth.default = default
-try:
-    storage.read_bytes("gs://bucket/x")
-except StorageError as error:
-    print(error)
-"""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("STORAGE_", "GOOGLE_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=environment
-    )
-    assert "no credentials for gs://: none here" in done.stdout
-    assert "gcloud auth application-default login" in done.stdout
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    def default(**_: object) -> None:
+        raise DefaultCredentialsError("none here")
+
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setattr(google.auth, "default", default)
+    with pytest.raises(StorageError, match="no credentials for gs://: none here") as caught:
+        storage.read_bytes("gs://bucket/x")
+    assert "gcloud auth application-default login" in caught.value.todo
+
+
+def test_a_page_has_the_type_that_a_browser_shows() -> None:
+    storage.replace(f"{ROOT}/a/report.html", b"x")
+    storage.publish(f"{ROOT}/model.tar", b"x")
+    bucket = gcs.client().bucket("bucket-1")
+    assert bucket.get_blob("a/report.html").content_type == "text/html; charset=utf-8"
+    assert bucket.get_blob("model.tar").content_type == "application/octet-stream"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from itertools import pairwise
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inspection.pages import quantities
-from inspection.pages.chart import HEIGHT, WIDTH, Axis, line_path, round_ticks, time_axis, value_axis
+from inspection.pages.chart import Axis, line_path, round_ticks, time_axis, value_axis
 
 FINITE = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False)
 SQUARE = Axis(0.0, 1.0, [])
@@ -42,24 +41,10 @@ def test_all_values_are_on_their_axis(values: list[float], unit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0.0, 1.0, [0.0, 0.25, 0.5, 0.75, 1.0]),
-        (0.02, 1.9, [0.0, 0.5, 1.0, 1.5, 2.0]),
-        (612.0, 990.0, [600.0, 700.0, 800.0, 900.0, 1000.0]),
-        (-3.0, 4.0, [-4.0, -2.0, 0.0, 2.0, 4.0]),
-    ],
-)
-def test_ticks_that_a_reader_expects(low: float, high: float, ticks: list[float]) -> None:
-    assert round_ticks(low, high, 5) == ticks
-
-
-@pytest.mark.parametrize(
     ("seconds", "names"),
     [
         (0.0, ["0"]),
         (11.0, ["0", "2.5 s", "5 s", "7.5 s", "10 s"]),
-        (5000.0, ["0", "20 min", "40 min", "60 min", "80 min"]),
         (3 * 86400.0, ["0", "1 d", "2 d", "3 d"]),
     ],
 )
@@ -67,17 +52,11 @@ def test_durations_read_in_their_unit(seconds: float, names: list[str]) -> None:
     assert [name.replace("\u00a0", " ") for _, name in time_axis(seconds).ticks] == names
 
 
-def test_a_constant_has_an_axis_from_zero() -> None:
-    assert (value_axis([0.0, 0.0]).low, value_axis([0.0]).high) == (0.0, 1.0)
-    assert value_axis([7.0, 7.0]).low == 0.0
-
-
 @pytest.mark.parametrize(
     ("values", "unit", "names"),
     [
         ([0.6, 0.97], "percent", ["60 %", "70 %", "80 %", "90 %", "100 %"]),
         ([0.0, 506e6], "size", ["0 MB", "200 MB", "400 MB", "600 MB"]),
-        ([2.1e9, 3.9e9], "size", ["2.0 GB", "2.5 GB", "3.0 GB", "3.5 GB", "4.0 GB"]),
     ],
 )
 def test_ticks_have_the_unit_of_the_legend(values: list[float], unit: str, names: list[str]) -> None:
@@ -90,10 +69,3 @@ def test_ticks_have_the_unit_of_the_legend(values: list[float], unit: str, names
 def test_a_path_breaks_at_values_that_are_not_finite() -> None:
     path = line_path([0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 1.0, math.nan, 0.5, 0.5], SQUARE, SQUARE)
     assert path == "M0 1000L0 1000L500 0M1500 500L1500 500L2000 500"
-
-
-@given(st.lists(st.tuples(st.floats(), st.floats()), max_size=30))
-def test_a_path_stays_near_the_drawing(points: list[tuple[float, float]]) -> None:
-    path = line_path([x for x, _ in points], [y for _, y in points], SQUARE, SQUARE)
-    places = [int(number) for number in re.findall(r"-?\d+", path)]
-    assert all(-WIDTH <= place <= 2 * max(WIDTH, HEIGHT) for place in places)

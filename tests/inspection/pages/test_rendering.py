@@ -10,7 +10,7 @@ import pytest
 
 import inspection.pages
 from inspection.pages.parts import Chip, Figure, Link, Notice, Sheet, Table, Text, Tiles, picture, section
-from inspection.pages.rendering import Html, cell, code, document, plain_page, render_markdown
+from inspection.pages.rendering import Html, cell, document, plain_page, render_markdown
 
 TEMPLATES = Path(inspection.pages.__file__).parent / "templates"
 HOSTILE = "a|b\n# <b> [x](y) `c`\x00\u202e"
@@ -36,7 +36,6 @@ def test_text_in_markdown_is_text() -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("", ""),
         ("a_b c", "a_b c"),
         ("_a_", "&#95;a&#95;"),
         ("a\n\tb", "a b"),
@@ -46,13 +45,6 @@ def test_text_in_markdown_is_text() -> None:
 )
 def test_text_of_a_cell(text: str, shown: str) -> None:
     assert cell(text) == shown
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"), [("gs://a/b_c", "`gs://a/b_c`"), ("a`b", "a&#96;b"), ("a|b", "a&#124;b"), ("", "")]
-)
-def test_code(text: str, shown: str) -> None:
-    assert code(text) == shown
 
 
 def test_text_of_every_part_is_text() -> None:

@@ -27,7 +27,9 @@ from pipelines.submit import Ready
 from rehearsal.clock import Clock
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.objects import PROJECT_NUMBER
+from rehearsal.servers.access import Access
 from rehearsal.servers.vertex import VertexServer
+from rehearsal.vertex.state import CloudState
 from rehearsal.vertex.store import Store
 
 # The bucket server's number: the SDK compares the two.
@@ -197,16 +199,9 @@ class Cloud:
         self.store = Store()
         self.clock = Clock()
         self.pipelines = PlayedPipelines(self.store)
-        self.server = VertexServer(
-            self.store,
-            pipelines=self.pipelines,
-            custom_jobs=PlayedJobs(self.store, self.pipelines.deaf),
-            clock=self.clock,
-            projects={PROJECT: NUMBER},
-            folder=folder,
-            buckets=buckets,
-            dataflow=PlayedDataflow(self.store, set()),
-        )
+        jobs, dataflow = PlayedJobs(self.store, self.pipelines.deaf), PlayedDataflow(self.store, set())
+        state = CloudState(self.store, self.pipelines, jobs, self.clock, {PROJECT: NUMBER}, buckets, dataflow)
+        self.server = VertexServer(state, folder, Access(folder, project=PROJECT))
 
     def add_dataflow_job(self, job_id: str, name: str, state: str = "RUNNING", **fields: Any) -> None:
         """Add a job of Dataflow that goes on until it is cancelled, or has ended."""

@@ -115,23 +115,6 @@ def test_a_run_that_failed_says_which_task_and_why(
     assert [stage.state for stage in record.stages] == ["done", "failed", "not started", "not started"]
 
 
-def test_a_source_that_was_not_listed_is_why_nothing_began(cloud: Cloud) -> None:
-    leave_error(LINE, RUN, "list-source", ErrorDocument(kind="DataError", exit_code=2, message="no gs://raw"))
-    details = [ended("list-source", "FAILED"), ended("shard", "NOT_TRIGGERED")]
-    cloud.store.add(f"{JOB}-2", aiplatform_v1.PipelineJob(name=f"{JOB}-2", job_detail={"task_details": details}))
-    assert perform("record", make_config(), job=f"{JOB}-2") == 0
-    record = RunRecord.model_validate_json(storage.read_bytes(f"{FOLDER}/run.json"))
-    assert (record.state, record.error) == ("failed", "task list-source: no gs://raw")
-    assert {stage.state for stage in record.stages} == {"not started"}
-    assert read_artifacts("record")["report"]["metadata"]["error"] == record.error
-    assert "no gs://raw" in read_output("record", "report")
-
-
-def test_a_run_without_a_profile_misses_none(bucket_server: BucketServer) -> None:
-    tasks = {stage: ended(stage, "SUCCEEDED", publish(stage)) for stage in STAGES if stage != "profile"}
-    assert collect(LINE, RUN, make_config(profile="off"), tasks).state == "succeeded"
-
-
 def test_a_run_whose_results_were_deleted_ends_with_2(cloud: Cloud) -> None:
     """All was in KFP's cache: no other task has looked."""
     uris = {stage: publish(stage) for stage in STAGES}

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from contracts import storage
 from contracts.config.load import load_config
@@ -24,7 +22,9 @@ from pipelines.submit import (
     submit,
     to_dict,
 )
+from rehearsal.errors import ServiceError
 from rehearsal.gcs import BucketServer
+from rehearsal.vertex import pipeline_jobs
 from tests.conftest import write_pictures
 from tests.pipelines.vertex.conftest import PROJECT, QUOTA, REGION, Cloud, MakeConfig, make_ready, wait_for
 
@@ -77,13 +77,17 @@ def test_the_same_run_id_twice_is_the_same_job_and_no_other(cloud: Cloud, ready:
     assert len(cloud.pipelines.started) == before
 
 
-def test_what_the_services_own_checks_refuse_is_a_users_error(cloud: Cloud, ready: Ready) -> None:
-    cloud.server.state.preflight_errors.append(QUOTA)
-    try:
-        with pytest.raises(ConfigError, match="custom_model_training_nvidia_l4_gpus") as caught:
-            submit(ready, "checked-1", lambda _: None)
-    finally:
-        cloud.server.state.preflight_errors.clear()
+def test_what_the_services_own_checks_refuse_is_a_users_error(
+    cloud: Cloud, ready: Ready, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(job: Any) -> None:
+        # In the form that the SDK parses.
+        detail = f'CreatePipelineJobApiErrorDetail"\n message={QUOTA}, cause=null\n'
+        raise ServiceError("FAILED_PRECONDITION", f'Preflight validations failed: "{detail}')
+
+    monkeypatch.setattr(pipeline_jobs, "check_pipeline_job", refuse)
+    with pytest.raises(ConfigError, match="custom_model_training_nvidia_l4_gpus") as caught:
+        submit(ready, "checked-1", lambda _: None)
     assert "custom_model_training_nvidia_l4_gpus at https://console" in caught.value.todo
     assert find_job("checked-1", PROJECT, REGION) is None
 
@@ -103,7 +107,7 @@ def test_what_cannot_be_published_creates_no_job(
     assert find_job("none-1", PROJECT, REGION) is None
 
 
-@given(st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True))
+@pytest.mark.parametrize("name", ["a", "9-lives", "_-", "a_b-", "x" * 63])
 def test_a_made_run_id_is_taken_for_every_line(name: str) -> None:
     assert not list(check_name("run", "--run-id", make_run_id(name)))
 

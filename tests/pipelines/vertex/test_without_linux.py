@@ -67,20 +67,6 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import fcntl",
-        "import os; os.sched_getaffinity(0)",
-        "open('/proc/self/status')",
-        "import ctypes; ctypes.CDLL(None).prctl",
-    ],
-)
-def test_it_is_taken_away(folder: Path, code: str) -> None:
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert call(folder, "-c", code).returncode == 1
-
-
 def test_stages_are_refused_where_there_are_no_locks(folder: Path) -> None:
     done = call(folder, "-c", f"from contracts.output import Lock; Lock('file://{folder}/output')")
     assert "ConfigError: stages cannot run on freebsd14: it has no flock" in done.stderr

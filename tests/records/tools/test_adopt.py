@@ -137,7 +137,7 @@ def test_tfrecords_of_another_writer(tmp_path: Path, text: bool) -> None:
     check(storage.normalise(tmp_path / "tf"), [(one.content, classes[one.label]) for one in PICTURES], classes)
 
 
-@pytest.mark.parametrize("label", [-1, 10**9, 2**62])
+@pytest.mark.parametrize("label", [-1, 2**62])
 def test_labels_that_are_no_places_are_taken_by_classes(tmp_path: Path, label: int) -> None:
     pictures = [one._replace(label=label) if one.name == "red" else one for one in PICTURES[:12]]
     folder = write_tfrecord(tmp_path / "tf" / "train-0.tfrecord", pictures)
@@ -231,6 +231,18 @@ def test_an_index_of_other_content_is_not_replaced(bucket: BucketServer, tmp_pat
         adopt_header(uri)
 
 
+@pytest.mark.slow
+def test_adopted_shards_train(tmp_path: Path) -> None:
+    folder = write_webdataset(tmp_path / "wds", PICTURES, lambda one: {"json": {"label": one.label, "class": one.name}})
+    adopt_header(storage.normalise(folder))
+    values = small_config(train={"epochs": 1}, resources={"ranks": 1})
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump({name: values[name] for name in values if name != "sharding"}))
+    command = [sys.executable, "-m", "pipelines.cli", "train", "train.yaml", "--shards", str(folder), "--to", "trained"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "trained" / "manifest.json").read_text())["classes"] == CLASSES
+
+
 def test_a_shard_that_is_replaced_meanwhile(bucket: BucketServer, tmp_path: Path) -> None:
     folder = write_webdataset(tmp_path / "wds", PICTURES, lambda one: {"cls": one.label})
     uri = upload(folder)
@@ -242,15 +254,3 @@ def test_a_shard_that_is_replaced_meanwhile(bucket: BucketServer, tmp_path: Path
     with pytest.raises(TryAgain, match="replaced while it was read"):
         adopt(uri, patterns=DEFAULT_PATTERNS, class_names=None, verify="header", progress=replace)
     assert not [info.name for info in storage.list_objects(uri) if not info.name.endswith(".tar")]
-
-
-@pytest.mark.slow
-def test_adopted_shards_train(tmp_path: Path) -> None:
-    folder = write_webdataset(tmp_path / "wds", PICTURES, lambda one: {"json": {"label": one.label, "class": one.name}})
-    adopt_header(storage.normalise(folder))
-    values = small_config(train={"epochs": 1}, resources={"ranks": 1})
-    (tmp_path / "train.yaml").write_text(yaml.safe_dump({name: values[name] for name in values if name != "sharding"}))
-    command = [sys.executable, "-m", "pipelines.cli", "train", "train.yaml", "--shards", str(folder), "--to", "trained"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "trained" / "manifest.json").read_text())["classes"] == CLASSES

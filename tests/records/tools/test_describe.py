@@ -67,8 +67,3 @@ def test_samples_with_several_classes_or_none(tmp_path: Path, shard_format: str)
     assert describe(tmp_path / "rows", "--split", "train").stdout == "row:12ab\t\n"
     grid = describe(tmp_path / "rows", "--grid", tmp_path / "grid.png")
     assert grid.exit_code == 2 and "holds no images: its fields are text (text)" in grid.stderr
-
-
-def test_without_a_manifest(tmp_path: Path) -> None:
-    done = describe(tmp_path)
-    assert done.exit_code == 2 and "holds no manifest.json" in done.stderr

@@ -12,7 +12,6 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
-from pydantic import ValidationError
 
 from rehearsal.gcs import BucketServer, Rule
 from rehearsal.gcs.faults import Faults
@@ -40,8 +39,8 @@ def statuses(server: BucketServer, **match: str) -> list[int]:
     return [entry.status for entry in server.access_log.entries(**match)]
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_busy_answers_are_retried(bucket_server: BucketServer, bucket: storage.Bucket, status: int) -> None:
+def test_busy_answers_are_retried(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    status = 503
     bucket_server.faults.set(Rule(operation="objects.media", status=status, retry_after_s=1, limit=2))
     assert bucket.blob("x").download_as_bytes(retry=RETRY) == CONTENT
     assert statuses(bucket_server, operation="objects.media") == [status, status, 200]
@@ -49,26 +48,6 @@ def test_busy_answers_are_retried(bucket_server: BucketServer, bucket: storage.B
     answer = bucket.client._http.get(f"{bucket_server.endpoint}/storage/v1/b/bucket-1/o/x", timeout=20)
     assert (answer.status_code, answer.headers["Retry-After"]) == (status, "7")
     assert answer.json()["error"]["code"] == status
-
-
-def test_a_status_without_a_phrase_is_answered(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
-    bucket_server.faults.set(Rule(status=520))
-    answer = bucket.client._http.get(f"{bucket_server.endpoint}/storage/v1/b/bucket-1/o/x", timeout=20)
-    assert answer.status_code == 520
-    assert not bucket_server.failures
-
-
-def test_refusals_are_not_retried(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
-    bucket_server.faults.set(Rule(status=403))
-    with pytest.raises(exceptions.Forbidden):
-        bucket.blob("x").download_as_bytes(retry=RETRY)
-    assert statuses(bucket_server) == [403]
-
-
-def test_resets_are_retried(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
-    bucket_server.faults.set(Rule(method="GET", reset=True, limit=2))
-    assert bucket.blob("x").download_as_bytes(retry=RETRY) == CONTENT
-    assert statuses(bucket_server, operation="objects.media") == [0, 0, 200]
 
 
 def test_a_reset_is_a_reset(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
@@ -89,19 +68,15 @@ def test_a_cut_download_is_continued(bucket_server: BucketServer, bucket: storag
     assert sum(entry.bytes_out for entry in rest) <= len(CONTENT)
 
 
-def test_only_the_checksum_notices_a_flipped_bit(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+def test_only_the_checksum_notices_a_flipped_bit_and_a_quiet_end(
+    bucket_server: BucketServer, bucket: storage.Bucket
+) -> None:
     bucket_server.faults.set(Rule(operation="objects.media", corrupt_at=5))
     assert bucket.blob("x").download_as_bytes(checksum=None) != CONTENT
     with pytest.raises(DataCorruption):
         bucket.blob("x").download_as_bytes(checksum="crc32c", retry=RETRY)
-
-
-def test_only_the_checksum_notices_a_quiet_end(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
     bucket_server.faults.set(Rule(operation="objects.media", truncate_at=300_000, quietly=True))
     assert bucket.blob("x").download_as_bytes(checksum=None) == CONTENT[:300_000]
-    bucket_server.faults.set(Rule(operation="objects.media", truncate_at=300_000, quietly=True, limit=1))
-    # The client compares, and goes on where it was cut. (It does not compare what it continued.)
-    assert bucket.blob("x").download_as_bytes(checksum="crc32c", retry=RETRY) == CONTENT
 
 
 def test_a_lost_answer_meets_its_own_object(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
@@ -111,15 +86,6 @@ def test_a_lost_answer_meets_its_own_object(bucket_server: BucketServer, bucket:
         bucket.blob("y").upload_from_string(b"abc", if_generation_match=0, retry=RETRY)
     assert bucket.blob("y").download_as_bytes() == b"abc"
     assert statuses(bucket_server, operation="uploads", object="y") == [0, 412]
-
-
-def test_an_interrupted_chunk_is_continued(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
-    bucket_server.faults.set(Rule(method="PUT", object="y", read_at_most=300_000, nth=(1,)))
-    # Above 8 MiB the client's uploads are resumable.
-    blob = bucket.blob("y", chunk_size=2 << 20)
-    blob.upload_from_string(CONTENT * 9, checksum="crc32c", retry=RETRY)
-    assert bucket.blob("y").download_as_bytes() == CONTENT * 9
-    assert bucket_server.access_log.entries(method="PUT", object="y")[0].bytes_in == 300_000
 
 
 def test_of_an_interrupted_chunk_whole_multiples_are_kept(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
@@ -154,19 +120,3 @@ def test_rules_choose_their_requests() -> None:
     assert [effect.latency_s for effect in first] == [1.0, 0.0, 0.0]
     assert faults.decide("GET", "objects.media", "b", "other").fault is None
     assert faults.hits() == [1, 1]
-
-
-def test_probabilities_follow_the_seed() -> None:
-    def strikes(seed: int) -> list[bool]:
-        faults = Faults()
-        faults.set(Rule(probability=0.3, seed=seed, status=503))
-        return [faults.decide("GET", "", "", "").fault is not None for _ in range(1000)]
-
-    assert strikes(1) == strikes(1)
-    assert strikes(1) != strikes(2)
-    assert 230 < sum(strikes(1)) < 370
-
-
-def test_rules_refuse_typing_mistakes() -> None:
-    with pytest.raises(ValidationError):
-        Rule.model_validate({"stauts": 503})

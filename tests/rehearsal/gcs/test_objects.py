@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from rehearsal.errors import StorageError
-from rehearsal.gcs import BucketService
 from rehearsal.gcs.objects import Objects, Preconditions
 
 BUCKET = "bucket-1"
@@ -84,19 +83,3 @@ def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path / BUCKET) + b"/\xff.jpg")).write_bytes(b"x")
     with pytest.raises(RuntimeError, match="not UTF-8"):
         Objects(tmp_path)
-
-
-def test_buckets_are_where_they_were_made_and_those_of_files_where_the_service_says(tmp_path: Path) -> None:
-    (tmp_path / "of-files").mkdir()
-    (tmp_path / "of-files" / "x").write_text("x")
-    service = BucketService(tmp_path, buckets=["of-files", "new"], location="us-east4")
-    service.objects.create_bucket("by-a-client", {"location": "eur4"})
-    service.objects.create_bucket("without", {})
-    resources = {bucket.name: bucket.resource("") for bucket in service.objects.buckets()}
-    service.close()
-    assert {name: (one["location"], one["locationType"]) for name, one in resources.items()} == {
-        "of-files": ("US-EAST4", "region"),
-        "new": ("US-EAST4", "region"),
-        "by-a-client": ("EUR4", "dual-region"),
-        "without": ("US", "multi-region"),
-    }

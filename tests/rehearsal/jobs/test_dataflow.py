@@ -6,7 +6,6 @@ import io
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +15,10 @@ from PIL import Image
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from rehearsal.cloud import LocalCloud
-from rehearsal.jobs import dataflow
-from rehearsal.jobs.dataflow import DataflowJobs
 from rehearsal.machines.processes import clean_environment
 from rehearsal.servers.access import Caller
 from rehearsal.vertex import dataflow_jobs
-from rehearsal.vertex.store import has_ended
-from tests.rehearsal.world import LIMIT_S, PARENT, make_place, texts, wait_until
+from tests.rehearsal.world import LIMIT_S, PARENT, texts, wait_until
 
 # As a launcher's process does it: a graph with a function of its own, pickled, and a side input.
 SUBMIT = """
@@ -97,29 +93,8 @@ def test_the_staged_pipeline_runs(cloud: LocalCloud) -> None:
     assert asked.transport == "grpc"
 
 
-def test_a_fault_of_ours_fails_the_job_and_nothing_begins_after_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = make_place(tmp_path)
-    store, jobs = place.store, DataflowJobs(place)
-
-    def run(number: str) -> Any:
-        name = f"{PARENT}/jobs/{number}"
-        store.add(name, dataflow_v1beta3.Job(id=number, name="shard", current_state="JOB_STATE_PENDING"))
-        jobs.start(name)
-        return store.wait(name, has_ended, LIMIT_S).current_state.name
-
-    with monkeypatch.context() as patched:
-        patched.setattr(dataflow, "staged_pipeline", None)
-        assert run("1") == "JOB_STATE_FAILED"
-    assert len(jobs.failures) == 1 and "NoneType" in jobs.failures[0]
-    jobs.close()
-    monkeypatch.setattr(dataflow, "staged_pipeline", lambda job: "gs://line/pipeline")
-    assert run("2") == "JOB_STATE_CANCELLED"
-
-
 @pytest.mark.slow
-def test_a_failure_is_told_and_a_job_is_cancelled(cloud: LocalCloud, tmp_path: Path) -> None:
+def test_a_failure_is_told_and_a_job_is_cancelled(cloud: LocalCloud) -> None:
     name, printed = _submit(cloud, "gs://line/out", "shard-1", "wait", "fail")
     assert _wait(cloud, name) == "JOB_STATE_FAILED"
     assert "a step that cannot work" in printed

@@ -12,7 +12,7 @@ import pytest
 from google.cloud import aiplatform_v1
 
 from pipelines.rehearse.steps import StepWatch
-from rehearsal.jobs import machines, restarts
+from rehearsal.jobs import machines
 from rehearsal.jobs.market import Market, Preemption
 from rehearsal.machines.machine import Scale
 from tests.rehearsal.jobs.jobs import COUNT, TRAIN, Jobs, wait_for_preemptions
@@ -39,22 +39,12 @@ def test_sigabrt_restarts_the_job_three_times(jobs: Jobs, tmp_path: Path) -> Non
     assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
     # On new machines each time.
     assert starts_by_disk(jobs) == "1111"
-    job = jobs.run(COUNT, str(tmp_path / "four"), "134")
-    assert (tmp_path / "four").read_text() == "xxxx"
-    assert "a non-zero status of 134. The job was restarted 3 times." in job.error.message
 
 
 def test_a_signal_counts_as_its_exit_code(jobs: Jobs, tmp_path: Path) -> None:
     # By an address that is none, of which process 1 dies too; a signal that it sends to itself would be dropped.
     job = jobs.run("import ctypes; ctypes.string_at(0)")
     assert "a non-zero status of 139. The job was restarted 3 times." in job.error.message
-
-
-def test_retries_can_be_disabled(jobs: Jobs, tmp_path: Path) -> None:
-    job = jobs.run(COUNT, str(tmp_path / "starts"), "134", disable_retries=True)
-    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
-    assert (tmp_path / "starts").read_text() == "x"
-    assert "Retries are disabled" in job.error.message
 
 
 def test_machines_come_one_by_one_and_the_job_runs_when_all_are_up(
@@ -76,29 +66,6 @@ def test_machines_come_one_by_one_and_the_job_runs_when_all_are_up(
     assert jobs.store.get(name).start_time
 
 
-def test_a_cancel_between_two_restarts_leaves_no_disk(
-    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = "import os, sys, time, uuid; open(f'{sys.argv[1]}/{uuid.uuid4()}', 'w').close(); "
-    code += "[time.sleep(0.01) for _ in iter(lambda: os.path.exists(f'{sys.argv[1]}/go'), True)]; sys.exit(134)"
-    jobs, told = make_jobs(), tmp_path / "told"
-    told.mkdir()
-    monkeypatch.setattr(machines, "STAGGER_S", 0.0)
-    name = jobs.submit(code, str(told), nodes=2, restart_job_on_worker_restart=True)
-    while len([*told.iterdir()]) < 2:
-        time.sleep(0.01)
-    disks = jobs.folder / name.rpartition("/")[2]
-    assert len([*disks.glob("disk-*")]) == 2
-    monkeypatch.setattr(machines, "STAGGER_S", 1e6)
-    (told / "go").touch()
-    # One of them has been started again, and the other waits for its turn.
-    while len([*told.iterdir()]) < 4:
-        time.sleep(0.01)
-    jobs.runs.cancel(name)
-    assert wait_for_end(jobs.store, name).state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
-    assert not [*disks.glob("disk-*")]
-
-
 @pytest.mark.parametrize("kind", ["sigterm", "sigkill"])
 def test_a_preempted_job_starts_again_on_new_machines(
     make_jobs: Callable[..., Jobs], tmp_path: Path, kind: Literal["sigterm", "sigkill"]
@@ -117,7 +84,6 @@ def test_a_preempted_job_starts_again_on_new_machines(
     first, second = market.preempted
     assert (first.node, second.node) == (1, 0)
     assert (first.step, second.step) == (20, 50)
-    assert (first.attempt, second.attempt) == (1, 2)
     # Who was told waits to be killed.
     assert {(one.exit_code, one.escalated) for one in (first, second)} == {(-signal.SIGKILL, kind == "sigterm")}
     told = texts(jobs.logs, task_name="workerpool0-0").count("told to stop")
@@ -125,18 +91,37 @@ def test_a_preempted_job_starts_again_on_new_machines(
     assert told == (2 if kind == "sigterm" else 1)
 
 
-@pytest.mark.parametrize(("code", "state"), [("75", "FAILED"), ("134", "SUCCEEDED")])
-def test_an_exit_during_the_notice_is_judged_by_its_code(
-    make_jobs: Callable[..., Jobs], tmp_path: Path, code: str, state: str
-) -> None:
+def test_an_exit_during_the_notice_is_judged_by_its_code(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
     market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigterm", at_fraction=0.2)])
     jobs = make_jobs(market=market, scale=Scale(time_scale=10.0))
-    name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", code, strategy="SPOT")
+    name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", "75", strategy="SPOT")
     wait_for_preemptions(market, 1)
     (tmp_path / "steps.go-20").touch()
-    assert wait_for_end(jobs.store, name).state.name == f"JOB_STATE_{state}"
+    assert wait_for_end(jobs.store, name).state.name == "JOB_STATE_FAILED"
     (gone,) = market.preempted
-    assert (gone.exit_code, gone.escalated) == (int(code), False)
+    assert (gone.exit_code, gone.escalated) == (75, False)
+
+
+def test_only_spot_machines_are_taken_away(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigkill", at_fraction=0.0)])
+    jobs = make_jobs(market=market)
+    jobs.run(TRAIN, "5", str(tmp_path / "steps"), "", "wait", strategy="STANDARD")
+    assert not market.preempted
+    assert market.missing == 1
+
+
+def test_without_restarts_of_all_one_machine_is_replaced(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    market = Market(watch=StepWatch, preemptions=[Preemption(1, "sigkill", at_fraction=0.2)])
+    jobs = make_jobs(market=market)
+    name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", "wait", nodes=2, strategy="SPOT")
+    wait_for_preemptions(market, 1)
+    (tmp_path / "steps.go-20").touch()
+    job = wait_for_end(jobs.store, name)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    assert [one.node for one in market.preempted] == [1]
+    # The first machine was let alone: it counted through.
+    assert (tmp_path / "steps").stat().st_size == 100
+    assert "told to stop" not in texts(jobs.logs, task_name="workerpool0-0")
 
 
 def test_a_first_machine_that_finishes_while_another_has_its_notice_ends_the_job(
@@ -164,41 +149,3 @@ def test_who_does_not_heed_the_notice_is_killed(make_jobs: Callable[..., Jobs], 
     assert wait_for_end(jobs.store, name).state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
     (gone,) = market.preempted
     assert (gone.exit_code, gone.escalated) == (-signal.SIGKILL, True)
-
-
-def test_only_spot_machines_are_taken_away(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
-    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigkill", at_fraction=0.0)])
-    jobs = make_jobs(market=market)
-    jobs.run(TRAIN, "5", str(tmp_path / "steps"), "", "wait", strategy="STANDARD")
-    assert not market.preempted
-    assert market.missing == 1
-
-
-def test_a_lost_machine_restarts_its_worker_then_the_job(
-    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(restarts, "MAX_WORKER_RESTARTS", 2)
-    monkeypatch.setattr(restarts, "MAX_JOB_RESTARTS", 1)
-    market = Market(
-        watch=StepWatch, preemptions=[Preemption(0, "sigkill", at_fraction=step / 10) for step in range(1, 7)]
-    )
-    jobs = make_jobs(market=market)
-    job = jobs.run(TRAIN, "10", str(tmp_path / "steps"), "1,2,3,4,5,6", "wait", **TOGETHER)
-    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
-    assert "STOCKOUT" in job.error.message and job.error.code == 8
-    # One start and two restarts of the worker, and the same once more.
-    assert len(market.preempted) == 6
-
-
-def test_without_restarts_of_all_one_machine_is_replaced(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
-    market = Market(watch=StepWatch, preemptions=[Preemption(1, "sigkill", at_fraction=0.2)])
-    jobs = make_jobs(market=market)
-    name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", "wait", nodes=2, strategy="SPOT")
-    wait_for_preemptions(market, 1)
-    (tmp_path / "steps.go-20").touch()
-    job = wait_for_end(jobs.store, name)
-    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
-    assert [one.node for one in market.preempted] == [1]
-    # The first machine was let alone: it counted through.
-    assert (tmp_path / "steps").stat().st_size == 100
-    assert "told to stop" not in texts(jobs.logs, task_name="workerpool0-0")

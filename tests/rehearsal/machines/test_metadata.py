@@ -104,19 +104,3 @@ def test_another_user_of_this_computer_has_no_token(server: MetadataServer, refu
     url = url_of(server, "instance/service-accounts/default/token")
     assert TOKEN in requests.get(url, headers=FLAVOR, timeout=60).text
     assert len(refused) == 1
-
-
-def test_an_account_that_is_not_the_machines_is_not_found(server: MetadataServer) -> None:
-    found = {}
-    for account in ("default", "runner@acme", "another@acme"):
-        for key in ("token", "scopes", "email"):
-            url = url_of(server, f"instance/service-accounts/{account}/{key}")
-            found[account, key] = requests.get(url, headers=FLAVOR, timeout=60).status_code
-    assert {account for (account, _), status in found.items() if status == 200} == {"default", "runner@acme"}
-    assert [status for (account, _), status in found.items() if account == "another@acme"] == [404] * 3
-
-
-def test_it_ends_with_the_machine(server: MetadataServer) -> None:
-    server.close()
-    with pytest.raises(requests.ConnectionError):
-        requests.get(url_of(server, "project/project-id"), headers=FLAVOR, timeout=60)

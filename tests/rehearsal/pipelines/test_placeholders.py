@@ -26,7 +26,6 @@ VALUES = Values(EXECUTOR_INPUT, {"pipeline_job_name": "run-1"}, frozenset({"opti
         ("{{$.pipeline_job_name}}-{{$.pipeline_job_name}}", "run-1-run-1"),
         ("x{{$.inputs.parameters['text']}}", f"x{TEXT}"),
         ("{{$.inputs.parameters['number']}}", "3"),
-        ("{{$.inputs.parameters['none']}}", "null"),
         ("{{$.inputs.parameters['option']}}", "null"),
         ("{{$.inputs.parameters['struct']}}", json.dumps({"a": [1, TEXT]})),
         ("{{$.outputs.parameters['out'].output_file}}", "/m/b/out"),
@@ -61,7 +60,6 @@ def test_a_struct_keeps_types_and_quotes() -> None:
     [
         "{{$.pipeline_nothing}}",
         "{{$.outputs.x}}",
-        "{{$.outputs.parameters['no'].output_file}}",
         "{{$.inputs.parameters['no']}}",
     ],
 )

@@ -1,14 +1,10 @@
 """Attacks on a running local cloud: nobody without its token, and no web page, gets anything done at any port."""
 
 import base64
-import datetime
 import http.client
 import json
-import os
 import socket
 import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography import x509
 from google.auth import crypt, jwt
 from google.cloud import aiplatform_v1 as gapic
 
@@ -25,10 +20,8 @@ from rehearsal.cloud import LocalCloud
 from rehearsal.errors import ServiceError
 from rehearsal.gcs import BucketServer
 from rehearsal.servers.access import TOKEN_URI, Access
-from rehearsal.servers.tls import write_certificate
 
 PARENT = "projects/acme/locations/us-central1"
-NOBODY = 65534
 DEEP = base64.urlsafe_b64encode(b"[" * 30000).decode()
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
@@ -69,17 +62,11 @@ def ask(port: int, verb: str, path: str, headers: dict[str, str], body: bytes = 
 BEARER = {"Authorization": "Bearer TOKEN"}
 ATTACKS: dict[str, tuple[dict[str, str], int]] = {
     "no token": ({}, 401),
-    "no token as text/plain": ({"Content-Type": "text/plain"}, 401),
     "wrong token": ({"Authorization": "Bearer ya29.guessed"}, 401),
-    "more than the token": ({"Authorization": "Bearer TOKENx"}, 401),
-    "empty token": ({"Authorization": "Bearer "}, 401),
     "Google's host and no token": ({"Host": "us-central1-aiplatform.googleapis.com"}, 401),
     "another host": ({**BEARER, "Host": "evil.example"}, 403),
-    "a host that begins as ours": ({**BEARER, "Host": "127.0.0.1.evil.example"}, 403),
     "a host that ends as Google's": ({**BEARER, "Host": "googleapis.com.evil.example"}, 403),
-    "no host": ({**BEARER, "Host": ""}, 403),
     "a web page": ({**BEARER, "Origin": "https://evil.example"}, 403),
-    "a page of a file": ({**BEARER, "Origin": "null"}, 403),
 }
 
 
@@ -88,16 +75,16 @@ def attack_with(name: str, access: Access) -> tuple[dict[str, str], int]:
     return {key: value.replace("TOKEN", access.token) for key, value in headers.items()}, status
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_rest_executes_nothing(cloud: LocalCloud, job: dict[str, Any], attack: str) -> None:
-    headers, status = attack_with(attack, cloud.vertex.access)
+def test_rest_executes_nothing(cloud: LocalCloud, job: dict[str, Any]) -> None:
     port, path = port_of(cloud.vertex.endpoint), f"/v1/{PARENT}/customJobs"
-    before = len(cloud.vertex.access_log.entries())
     body = json.dumps(gapic.CustomJob.to_dict(gapic.CustomJob(job))).encode()
-    assert ask(port, "POST", path, headers, body) == status
-    assert ask(port, "GET", path, headers) == status
-    refused = [entry.status for entry in cloud.vertex.access_log.entries()[before:]]
-    assert refused == [{401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}[status]] * 2
+    for attack in ATTACKS:
+        headers, status = attack_with(attack, cloud.vertex.access)
+        before = len(cloud.vertex.access_log.entries())
+        assert ask(port, "POST", path, headers, body) == status, attack
+        assert ask(port, "GET", path, headers) == status, attack
+        refused = [entry.status for entry in cloud.vertex.access_log.entries()[before:]]
+        assert refused == [{401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}[status]] * 2
     assert not list(cloud.store.list("projects/", gapic.CustomJob))
     assert not Path(job["job_spec"]["worker_pool_specs"][0]["container_spec"]["command"][1]).exists()
 
@@ -147,8 +134,7 @@ def test_grpc_executes_nothing(cloud: LocalCloud, job: dict[str, Any]) -> None:
     token, own = {"authorization": f"Bearer {cloud.vertex.access.token}"}, "127.0.0.1"
     google = "us-central1-aiplatform.googleapis.com"
     found = [
-        grpc_code(cloud, job, method, metadata, authority)
-        for method in ("CreateCustomJob", "NoSuchMethod")
+        grpc_code(cloud, job, "CreateCustomJob", metadata, authority)
         for metadata, authority in (
             ({}, own),
             ({}, google),
@@ -158,18 +144,17 @@ def test_grpc_executes_nothing(cloud: LocalCloud, job: dict[str, Any]) -> None:
             ({**token, "origin": "https://evil.example"}, own),
         )
     ]
-    assert found == [*["UNAUTHENTICATED"] * 4, *["PERMISSION_DENIED"] * 2] * 2
+    assert found == [*["UNAUTHENTICATED"] * 4, *["PERMISSION_DENIED"] * 2]
     logged = [entry.status for entry in cloud.vertex.access_log.entries() if entry.transport == "grpc"]
     assert logged == found
     assert not list(cloud.store.list("projects/", gapic.CustomJob))
 
 
-@pytest.mark.parametrize("method", ["CreateCustomJob", "NoSuchMethod"])
-def test_grpc_refuses_before_it_reads_a_message(cloud: LocalCloud, method: str) -> None:
+def test_grpc_refuses_before_it_reads_a_message(cloud: LocalCloud) -> None:
     """A stream of requests looks like one request on the wire: here none ever comes."""
     answered = threading.Event()
     with grpc.insecure_channel(f"127.0.0.1:{cloud.vertex.grpc_port}") as channel:
-        call = channel.stream_unary(f"/google.cloud.aiplatform.v1.JobService/{method}")
+        call = channel.stream_unary("/google.cloud.aiplatform.v1.JobService/NoSuchMethod")
         with pytest.raises(grpc.RpcError) as refused:
             call((b"" for _ in range(1) if answered.wait()), timeout=30)
         answered.set()
@@ -186,11 +171,7 @@ def test_grpc_takes_messages_of_a_limited_size(cloud: LocalCloud) -> None:
             with pytest.raises(grpc.RpcError) as refused:
                 call(message, metadata=metadata, timeout=30)
             found.append(str(refused.value.code().name))
-        stream = channel.stream_unary("/google.cloud.aiplatform.v1.JobService/CreateCustomJob")
-        with pytest.raises(grpc.RpcError) as refused:
-            stream(iter(()), metadata=metadata, timeout=30)
-        found.append(str(refused.value.code().name))
-    assert found == ["RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "INVALID_ARGUMENT", "INVALID_ARGUMENT"]
+    assert found == ["RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "INVALID_ARGUMENT"]
 
 
 def signed(access: Access, *, stranger: bool = False, **claims: Any) -> str:
@@ -220,7 +201,6 @@ def test_the_token_is_given_for_a_signature_of_our_key_alone(tmp_path: Path) -> 
     unsigned = jwt._helpers.unpadded_urlsafe_b64encode(b'{"alg":"none"}').decode() + ".e30."
     for assertion in (
         "",
-        "x",
         unsigned,
         signed(access, aud=TOKEN_URI, stranger=True),
         signed(access, aud="https://elsewhere.example/token"),
@@ -269,47 +249,16 @@ def test_only_loopback_is_listened_on(cloud: LocalCloud, locked: BucketServer) -
             socket.create_connection(("127.0.0.2", port), timeout=30)
 
 
-# Another user cannot always execute this interpreter: it becomes that user after its imports.
-_STRANGER = """
-import encodings.idna, http.client, json, os, sys
-key, nobody, *ports = sys.argv[1:]
-os.setgroups([])
-os.setgid(int(nobody))
-os.setuid(int(nobody))
-found = []
-try:
-    open(key).read()
-    found.append("read")
-except PermissionError:
-    found.append("denied")
-for port in ports:
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
-    connection.request("GET", "/storage/v1/b")
-    found.append(connection.getresponse().status)
-print(json.dumps(found))
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_another_user_is_refused(cloud: LocalCloud, locked: BucketServer) -> None:
-    key, ports = cloud.vertex.access.key_file, map(port_of, (cloud.vertex.endpoint, locked.endpoint))
-    words = ["-I", "-c", _STRANGER, str(key), str(NOBODY), *map(str, ports)]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ["denied", 401, 401]
-
-
 @pytest.mark.parametrize(
     ("request_line", "header", "status"),
     [
-        ("GET http://[bad HTTP/1.1", "X: y", 400),
         ("POST /storage/v1/b HTTP/1.1", f"Content-Length: {'1' * 5000}", 400),
         # A token's header that is a deep list.
         ("GET /storage/v1/b HTTP/1.1", f"Authorization: Bearer {DEEP}.e30.e30", 401),
         # The body of a token request is not read: whoever asks has no token yet.
         ("POST /token HTTP/1.1", "Content-Length: 1000000000000", 400),
     ],
-    ids=["target", "length", "header of a token", "large token request"],
+    ids=["length", "header of a token", "large token request"],
 )
 def test_a_malformed_request_is_no_fault_of_ours(
     locked: BucketServer, request_line: str, header: str, status: int
@@ -329,13 +278,3 @@ def test_a_bucket_server_is_locked_unless_it_is_asked_to_be_open(locked: BucketS
         # A page of the web is refused by an open server too.
         for headers in ({"Origin": "null"}, {"Host": "evil.example"}):
             assert ask(port_of(is_open.endpoint), "GET", "/storage/v1/b", headers) == 403
-
-
-def test_a_certificate_is_valid_for_longer_than_a_job_may_run(tmp_path: Path) -> None:
-    files = write_certificate(tmp_path)
-    # A custom job ends after seven days: https://cloud.google.com/vertex-ai/docs/quotas
-    now = datetime.datetime.now(datetime.UTC)
-    for path in (files.authority, files.chain):
-        for certificate in x509.load_pem_x509_certificates(path.read_bytes()):
-            assert certificate.not_valid_before_utc < now
-            assert certificate.not_valid_after_utc > now + datetime.timedelta(days=8)

@@ -1,8 +1,6 @@
 """The HTTP server: faults of a site are kept and told, bodies are streams, an end is an end."""
 
-import asyncio
 import http.client
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,6 @@ import requests
 
 from rehearsal.servers.http import Request, Response, Send
 from rehearsal.servers.http_server import HttpServer
-from rehearsal.servers.tls import TlsProxy, write_certificate
 from rehearsal.vertex import custom_jobs
 
 from ..vertex.conftest import PARENT, Cloud
@@ -69,20 +66,3 @@ def test_the_cloud_tells_its_own_faults_when_it_ends(tmp_path: Path, monkeypatch
     assert answer.status_code == 500
     with pytest.raises(RuntimeError, match="ZeroDivisionError: of a method"):
         cloud.server.stop()
-
-
-def test_a_server_that_was_never_started_stops() -> None:
-    stopping = threading.Thread(target=HttpServer(serve, []).stop, daemon=True)
-    stopping.start()
-    stopping.join(30)
-    assert not stopping.is_alive()
-
-
-def test_a_proxy_that_gets_no_port_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(*_: object, **__: object) -> None:
-        raise OSError("no port is free")
-
-    monkeypatch.setattr(asyncio, "start_server", refuse)
-    proxy = TlsProxy(write_certificate(tmp_path), grpc_port=1, http_port=2, on_request=lambda *_: None)
-    with pytest.raises(OSError, match="no port is free"):
-        proxy.start()

@@ -3,7 +3,6 @@
 import json
 import socket
 import ssl
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 import requests
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
-from google.cloud import resourcemanager_v3
 
-from ..vertex.conftest import JOB, NUMBER, PARENT, PROJECT, Cloud, pipeline_job, rest
+from ..vertex.conftest import JOB, NUMBER, PARENT, Cloud, pipeline_job, rest
 
 LAUNCHER = "google-cloud-pipeline-components"
 
@@ -42,32 +40,21 @@ def test_rest_creates_shows_lists_and_cancels(cloud: Cloud) -> None:
     assert client.get_custom_job(name=made.name).state == gapic.JobState.JOB_STATE_CANCELLED
     with pytest.raises(exceptions.NotFound):
         client.get_custom_job(name=f"{made.name}0")
-    assert len(cloud.server.access_log.entries("JobService.CreateCustomJob")) == 2
-
-
-def test_an_unknown_project_is_forbidden(cloud: Cloud) -> None:
     with pytest.raises(exceptions.Forbidden, match="may not exist"):
-        jobs(cloud).create_custom_job(parent="projects/nobodys/locations/us-central1", custom_job=JOB)
-    assert cloud.server.access_log.entries("JobService.CreateCustomJob")[0].status == "PERMISSION_DENIED"
-
-
-def test_projects_are_known_by_id_and_number(cloud: Cloud) -> None:
-    client = rest(cloud, resourcemanager_v3.ProjectsClient)
-    for name in (PROJECT, NUMBER):
-        found = client.get_project(name=f"projects/{name}")
-        assert (found.name, found.project_id) == (f"projects/{NUMBER}", PROJECT)
-    with pytest.raises(exceptions.Forbidden):
-        client.get_project(name="projects/nobodys")
+        client.create_custom_job(parent="projects/nobodys/locations/us-central1", custom_job=JOB)
+    logged = [entry.status for entry in cloud.server.access_log.entries("JobService.CreateCustomJob")]
+    assert logged == ["OK", "OK", "PERMISSION_DENIED"]
 
 
 def test_what_nobody_answers_is_said_and_logged(cloud: Cloud) -> None:
     answer = requests.get(f"{cloud.server.endpoint}/v1/{PARENT}/endpoints", headers=token(cloud), timeout=30)
     assert answer.status_code == 404 and answer.json()["error"]["status"] == "NOT_FOUND"
     assert cloud.server.access_log.entries()[-1].status == "404"
-    answer = requests.post(
-        f"{cloud.server.endpoint}/v1/{PARENT}/customJobs", data=b"{", headers=token(cloud), timeout=30
-    )
-    assert answer.status_code == 400
+    for content in (b"{", b'{"displayName": "x", "jobSpecs": {}}'):
+        answer = requests.post(
+            f"{cloud.server.endpoint}/v1/{PARENT}/customJobs", data=content, headers=token(cloud), timeout=30
+        )
+        assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
 def test_the_certificate_is_for_googles_hosts_and_its_authority_alone_is_trusted(cloud: Cloud) -> None:
@@ -88,39 +75,6 @@ def test_the_certificate_is_for_googles_hosts_and_its_authority_alone_is_trusted
         greet(ours, "example.com")
     with pytest.raises(ssl.SSLCertVerificationError):
         greet(ssl.create_default_context(), "us-central1-aiplatform.googleapis.com")
-
-
-def test_json_with_unknown_names_is_refused(cloud: Cloud) -> None:
-    answer = requests.post(
-        f"{cloud.server.endpoint}/v1/{PARENT}/customJobs",
-        json={"displayName": "x", "jobSpecs": {}},
-        headers=token(cloud),
-        timeout=30,
-    )
-    assert answer.status_code == 400
-    assert answer.json()["error"]["status"] == "INVALID_ARGUMENT" and "jobSpecs" in answer.json()["error"]["message"]
-
-
-def test_a_launchers_poll_is_held_until_the_job_ends_and_no_other(cloud: Cloud) -> None:
-    client = jobs(cloud)
-    job = client.create_custom_job(parent=PARENT, custom_job=JOB)
-    cloud.store.wait(job.name, lambda message: message.state == gapic.JobState.JOB_STATE_RUNNING, 30)
-    url = f"{cloud.server.endpoint}/v1/{job.name}"
-    assert requests.get(url, headers=token(cloud), timeout=30).json()["state"] == "JOB_STATE_RUNNING"
-    answered = threading.Event()
-    states = []
-
-    def poll() -> None:
-        headers = token(cloud) | {"User-Agent": LAUNCHER}
-        states.append(requests.get(url, headers=headers, timeout=120).json()["state"])
-        answered.set()
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    assert not answered.wait(1.5)
-    cloud.jobs.go.set()
-    thread.join(60)
-    assert states == ["JOB_STATE_SUCCEEDED"]
 
 
 def test_held_polls_of_many_jobs_block_no_other_call(cloud: Cloud) -> None:
@@ -186,7 +140,6 @@ found["rest"] = ask("us-central1-aiplatform", f"v1/{job.name}", **token)
 found["no token"] = [ask("us-central1-aiplatform", f"v1/{job.name}")]
 found["no token"].append(ask("artifactregistry", f"v1/{parent}/x", **wrong))
 found["elsewhere"] = [ask(host, f"v1/{job.name}", **token) for host in ("europe-west4-aiplatform", "dataflow")]
-found["elsewhere"].append(ask("logging", "v1b3/" + parent + "/jobs/1", **token))
 for host, name in (("europe-west4-aiplatform", "other region"), ("dataflow", "other service")):
     other = gapic.JobServiceClient(client_options={"api_endpoint": host + ".googleapis.com"})
     try:
@@ -210,28 +163,11 @@ for url in ("https://example.com/", "https://pypi.org/simple", "https://storage.
         refused.append("403" in str(error))
 found["refused"] = refused
 found["plain"] = requests.get("http://example.com/", timeout=60).status_code
-direct = requests.Session()
-direct.trust_env = False
-try:
-    direct.get("https://192.0.2.1/", timeout=60)
-except requests.exceptions.ConnectionError as error:
-    found["direct"] = "outside this rehearsal" in str(error)
-try:
-    socket.getaddrinfo("example.com", 443)
-except socket.gaierror as error:
-    found["name"] = "outside this rehearsal" in str(error)
-for host in ("localhost.evil.example", "127.evil.example"):
-    try:
-        socket.create_connection((host, 443), timeout=60)
-    except OSError as error:
-        found[host] = "outside this rehearsal" in str(error)
-for host in ("127.0.0.2", "::1", "localhost", "0.0.0.0"):
+for host in ("192.0.2.1", "localhost.evil.example", "127.0.0.2", "localhost"):
     try:
         socket.create_connection((host, 1), timeout=60)
     except OSError as error:
         found[host] = "outside this rehearsal" in str(error)
-with socket.create_server((socket.gethostname(), 0)) as own:
-    socket.create_connection(own.getsockname()).close()
 print(json.dumps(found))
 """
 
@@ -246,8 +182,7 @@ def test_grpc_and_rest_as_googles_hosts_and_no_other_host(make_cloud: Callable[.
     assert found["missing"] == "NotFound" and found["unknown"] == "MethodNotImplemented"
     assert found["rest"] == "a job"
     assert found["no token"] == [[401, "UNAUTHENTICATED"]] * 2 and found["no token by grpc"] == "UNAUTHENTICATED"
-    wrong_region, wrong_service = [400, "INVALID_ARGUMENT"], [404, "NOT_FOUND"]
-    assert found["elsewhere"] == [wrong_region, wrong_service, wrong_service]
+    assert found["elsewhere"] == [[400, "INVALID_ARGUMENT"], [404, "NOT_FOUND"]]
     assert (found["other region"], found["other service"]) == ("InvalidArgument", "NotFound")
     assert found["refused"] == [True, True, True]
     refused = [entry.resource for entry in cloud.server.access_log.entries() if entry.status == "403"]
@@ -259,24 +194,17 @@ def test_grpc_and_rest_as_googles_hosts_and_no_other_host(make_cloud: Callable[.
     ]
     assert found["plain"] == 403
     # What goes past the proxy is refused in the process itself; the machine's own addresses are not.
-    assert found["direct"] is True and found["name"] is True
-    assert found["localhost.evil.example"] is True and found["127.evil.example"] is True
-    assert [found[host] for host in ("127.0.0.2", "::1", "localhost", "0.0.0.0")] == [False] * 4
+    hosts = ("192.0.2.1", "localhost.evil.example", "127.0.0.2", "localhost")
+    assert [found[host] for host in hosts] == [True, True, False, False]
     # Once each, also what a client has swallowed.
-    hosts = ["example.com", "pypi.org", "storage.googleapis.com.example.com"]
-    assert cloud.server.refused == [*hosts, "192.0.2.1", "localhost.evil.example", "127.evil.example"]
+    names = ["example.com", "pypi.org", "storage.googleapis.com.example.com"]
+    assert cloud.server.refused == [*names, "192.0.2.1", "localhost.evil.example"]
     assert {entry.transport for entry in cloud.server.access_log.entries()} == {"grpc", "rest", "proxy"}
-
-
-def test_the_proxy_is_no_plain_http_proxy(cloud: Cloud) -> None:
-    proxies = {"http": cloud.server.proxy}
-    answer = requests.get("http://us-central1-aiplatform.googleapis.com/", proxies=proxies, timeout=30)
-    assert answer.status_code == 403
 
 
 @pytest.mark.parametrize(
     ("target", "expected"),
-    [("//[", "//["), ("[", "["), ("\x1bc.example:443", r"\x1bc.example"), ("a" * 500, "a" * 200)],
+    [("\x1bc.example:443", r"\x1bc.example"), ("a" * 500, "a" * 200)],
 )
 def test_the_target_of_a_stranger_is_reported_as_printable_text(cloud: Cloud, target: str, expected: str) -> None:
     port = int(cloud.server.proxy.rsplit(":", 1)[1])
@@ -284,9 +212,3 @@ def test_the_target_of_a_stranger_is_reported_as_printable_text(cloud: Cloud, ta
         plain.sendall(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode("latin-1"))
         assert plain.recv(1000).startswith(b"HTTP/1.1 403 ")
     assert cloud.server.refused == [expected]
-
-
-def test_the_report_of_refused_targets_is_bounded(cloud: Cloud) -> None:
-    for number in range(1100):
-        cloud.server.note_refused(f"host-{number}.example")
-    assert len(cloud.server.refused) == 1000

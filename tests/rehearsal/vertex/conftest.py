@@ -18,7 +18,10 @@ with warnings.catch_warnings():
     from google.cloud import aiplatform_v1 as gapic
 
 from rehearsal.clock import Clock
+from rehearsal.gcs import BucketService
+from rehearsal.servers.access import Access
 from rehearsal.servers.vertex import VertexServer
+from rehearsal.vertex.state import CloudState
 from rehearsal.vertex.store import Store
 
 PROJECT, NUMBER = "shardline-test", "123456789012"
@@ -118,10 +121,10 @@ class InstantRuns:
 class Cloud:
     """A server and what it is made of."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
         job, pipeline = gapic.JobState, gapic.PipelineState
         self.store = Store()
-        self.clock = options.pop("clock", None) or Clock()
+        self.clock = clock or Clock()
         self.pipelines = InstantRuns(
             self.store,
             pipeline.PIPELINE_STATE_RUNNING,
@@ -129,25 +132,17 @@ class Cloud:
             pipeline.PIPELINE_STATE_CANCELLED,
         )
         self.jobs = InstantRuns(self.store, job.JOB_STATE_RUNNING, job.JOB_STATE_SUCCEEDED, job.JOB_STATE_CANCELLED)
-        self.server = VertexServer(
-            self.store,
-            pipelines=self.pipelines,
-            custom_jobs=self.jobs,
-            clock=self.clock,
-            projects={PROJECT: NUMBER, "other-project": "999999999999"},
-            folder=folder,
-            **options,
-        )
+        buckets = BucketService(folder / "buckets", buckets=["bucket"])
+        state = CloudState(self.store, self.pipelines, self.jobs, self.clock, {PROJECT: NUMBER}, buckets)
+        self.server = VertexServer(state, folder / "vertex", Access(folder / "vertex", project=PROJECT))
 
-    def child(self, code: str, *arguments: str, timeout: float = 240, **more: str) -> subprocess.CompletedProcess[str]:
+    def child(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python code in a child process that has nothing but the server's variables."""
-        return self.run([sys.executable, "-W", "ignore", "-c", code, *arguments], timeout=timeout, **more)
-
-    def run(self, command: list[str], timeout: float = 240, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in a child process that has nothing but the server's variables."""
         environment = {"PATH": os.environ["PATH"], "HOME": str(Path(self.server.environment["SSL_CERT_FILE"]).parent)}
-        environment |= self.server.environment | more
-        return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=timeout)
+        command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+        return subprocess.run(
+            command, env=environment | self.server.environment, text=True, capture_output=True, timeout=240
+        )
 
 
 @pytest.fixture

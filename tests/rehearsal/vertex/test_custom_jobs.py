@@ -22,8 +22,8 @@ STATE: Any = aiplatform_v1.JobState
 def test_a_launcher_hears_after_two_minutes_that_its_job_runs_and_then_of_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runs: Any = SimpleNamespace()
-    cloud = CloudState(Store(), runs, runs, Clock(), {"acme": "123456789012"})
+    none: Any = None
+    cloud = CloudState(Store(), none, none, Clock(), {"acme": "123456789012"}, none)
     cloud.store.add(NAME, aiplatform_v1.CustomJob(name=NAME, state=STATE.JOB_STATE_PENDING))
     seconds = itertools.count()
     looks = iter(range(10**6))
@@ -46,5 +46,8 @@ def test_a_launcher_hears_after_two_minutes_that_its_job_runs_and_then_of_its_en
     assert ask(launcher) == ("JOB_STATE_RUNNING", 120)
     # Once: what it asks then is held for long.
     assert ask(launcher) == ("JOB_STATE_RUNNING", 600)
+    # Nobody is waited for who is gone.
+    request = aiplatform_v1.GetCustomJobRequest(name=NAME)
+    custom_jobs.get(cloud, request, Caller("grpc", launcher, is_there=lambda: False))
     cloud.store.update(NAME, lambda job: setattr(job, "state", STATE.JOB_STATE_SUCCEEDED))
     assert ask(launcher)[0] == "JOB_STATE_SUCCEEDED"

@@ -23,11 +23,3 @@ def test_a_change_that_fails_changes_nothing_and_what_was_read_stays_as_it_was()
     assert before == {"state": "new"} and store.find("a/2") is None
     with pytest.raises(KeyError):
         store.add("a/1", {})
-
-
-def test_lists_are_of_one_type_and_the_newest_comes_first() -> None:
-    store = Store()
-    for number, value in enumerate([1, "two", 3]):
-        store.add(f"a/{number}", value)
-    store.add("b/0", 4)
-    assert list(store.list("a/")) == [3, "two", 1] and list(store.list("a/", int)) == [3, 1]

@@ -19,12 +19,10 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, FileEntry, tensor_file
 from contracts.errors import DataError
 from rehearsal.gcs import BucketServer
-from tests.trainer.checkpoint.attempts import Attempt, file_of, manifest, newest_valid
+from tests.trainer.checkpoint.attempts import manifest
 from trainer.checkpoint.loading import (
-    load_groups,
     load_model_state,
     open_groups,
-    require_groups,
     require_optimizer_state,
     require_same,
 )
@@ -87,9 +85,6 @@ def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
     document = write_parts(tmp_path / "shapes", {"w": torch.zeros(2, 2)}, {"w": torch.zeros(2, 3)})
     with pytest.raises(DataError, match="w differs between files"):
         load_model_state(storage.normalise(tmp_path / "shapes"), document)
-    document = write_parts(tmp_path / "types", {"w": torch.zeros(2, 2)}, {"w": torch.zeros(2, 2).half()})
-    with pytest.raises(DataError, match="w differs between files"):
-        load_model_state(storage.normalise(tmp_path / "types"), document)
     document = write_parts(tmp_path / "few", *[{"w": torch.zeros(2, 2)}] * 3)
     with pytest.raises(DataError, match="not the files of all ranks"):
         load_model_state(
@@ -118,25 +113,18 @@ def tensor(dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict
 
 def hostile_files(mark: Path) -> dict[str, bytes]:
     torch_file = pickle.dumps({"w": Runs(mark)})
-    valid, data = save({"w": torch.zeros(2)}), bytes(8)
-    deep = b"[" * 100_000
+    deep, data = b"[" * 100_000, bytes(8)
     return {
         "a pickle": torch_file,
-        "a pickle behind a length": struct.pack("<Q", len(torch_file)) + torch_file,
         "a header longer than the file": struct.pack("<Q", 2**40) + b"{}",
-        "a header of 2**64 - 1": b"\xff" * 8 + b"{}",
-        "too short": b"\x01",
         "empty": b"",
-        "more data than tensors": valid + b"\x00",
-        "less data than tensors": valid[:-1],
+        "less data than tensors": save({"w": torch.zeros(2)})[:-1],
         "a terabyte": header(w=tensor(shape=[250_000_000_000], offsets=[0, 1_000_000_000_000])),
         "too deep": struct.pack("<Q", len(deep)) + deep,
-        "a hole": header(v=tensor(shape=[1], offsets=[4, 8])) + data,
         "overlap": header(v=tensor(), w=tensor()) + data,
         "shape and bytes differ": header(w=tensor(shape=[3])) + data,
         "a negative size": header(w=tensor(shape=[-2])) + data,
         "a type that a checkpoint has not": header(w=tensor("F4")) + data,
-        "a missing field": header(w={"dtype": "F32", "shape": [2]}) + data,
     }
 
 
@@ -147,30 +135,6 @@ def test_a_hostile_file_is_refused_although_its_manifest_agrees(tmp_path: Path, 
     with pytest.raises(DataError, match="is refused"):
         load_model_state(storage.normalise(tmp_path), manifest(1, files=[entry]))
     assert not (tmp_path / "was-run").exists()
-
-
-def test_files_of_others_are_read_unaligned_too(tmp_path: Path) -> None:
-    content = header(flag=tensor("BOOL", [1], [0, 1]), w=tensor("F32", [2], [1, 9]))
-    entry = write(tmp_path, "model.safetensors", content + b"\x01" + struct.pack("<2f", 1.5, -2))
-    assert load_model_state(storage.normalise(tmp_path), manifest(1, files=[entry]))["w"].tolist() == [1.5, -2]
-
-
-def test_loading_a_damaged_checkpoint_is_a_user_error(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path)
-    attempt.save(1)
-    found = newest_valid(attempt.manager)
-    assert found.manifest is not None
-    path = file_of(tmp_path, 1, "model.safetensors")
-    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(DataError, match="crc32c"):
-        load_model_state(found.uri, found.manifest)
-    path.unlink()
-    with pytest.raises(DataError, match="is missing"):
-        load_model_state(found.uri, found.manifest)
-    groups = load_groups(found.uri, found.manifest, "optimizer", "ema")
-    assert groups.keys() == {"optimizer"}
-    with pytest.raises(DataError, match="no ema"):
-        require_groups(groups, ["ema"], where=found.uri)
 
 
 @pytest.mark.parametrize(
@@ -188,9 +152,9 @@ def test_tensors_of_another_model_are_named(found: dict[str, torch.Tensor], word
         require_same(found, {"w": torch.zeros(2)}, where="file:///x")
 
 
-@pytest.mark.parametrize("key", ["v/exp_avg", "w/exp_avg", "exp_avg"])
-def test_optimizer_state_of_no_parameter_is_named(key: str) -> None:
+def test_optimizer_state_of_no_parameter_is_named() -> None:
     parameters = {"w": torch.zeros(2)}
     require_optimizer_state({"w/exp_avg": torch.ones(2), "w/step": torch.tensor(1.0)}, parameters, where="file:///x")
-    with pytest.raises(DataError, match="fits no parameter"):
-        require_optimizer_state({key: torch.zeros(3)}, parameters, where="file:///x")
+    for key in ("v/exp_avg", "w/exp_avg"):
+        with pytest.raises(DataError, match="fits no parameter"):
+            require_optimizer_state({key: torch.zeros(3)}, parameters, where="file:///x")

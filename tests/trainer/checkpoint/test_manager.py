@@ -1,6 +1,7 @@
 """Checkpoints exist when their manifest does; what is staged is what is written, whatever training does meanwhile."""
 
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from contracts import storage
+from contracts.config import CheckpointSection
 from contracts.errors import ShardlineError, StorageError, TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest, newest_valid
 from trainer.checkpoint import manager as manager_module
-from trainer.checkpoint.loading import load_groups, load_model_state
-from trainer.checkpoint.manager import MAX_FAILURES
+from trainer.checkpoint.loading import load_groups
+from trainer.checkpoint.manager import MAX_FAILURES, Schedule
 from trainer.model.build import parameters_sha256
 
 
@@ -69,26 +71,13 @@ def test_tensors_of_all_kinds_come_back_and_the_library_reads_them(tmp_path: Pat
     assert ours["scaler"] == {}
 
 
-def test_what_training_changes_while_a_checkpoint_is_written_is_not_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_beside_a_write_is_skipped_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, state = Gate(monkeypatch), groups(1)
     attempt = Attempt(tmp_path)
-    attempt.manager.save(manifest(1), state)
+    assert attempt.manager.save(manifest(1), state)
     assert gate.reached.wait(60)
+    # What training changes meanwhile is not in it.
     state["model"]["w"].fill_(99)
-    gate.open.set()
-    attempt.manager.wait()
-    found = newest_valid(attempt.manager)
-    assert found.manifest is not None
-    assert torch.equal(load_model_state(found.uri, found.manifest)["w"], torch.ones(3))
-
-
-def test_a_save_beside_a_write_is_skipped_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch)
-    attempt = Attempt(tmp_path)
-    assert attempt.manager.save(manifest(1), groups(1))
-    assert gate.reached.wait(60)
     assert not attempt.manager.save(manifest(2), groups(2))
     assert "skipped checkpoint at step 2" in attempt.said[-1]
     # One that is required waits.
@@ -98,6 +87,7 @@ def test_a_save_beside_a_write_is_skipped_and_said(tmp_path: Path, monkeypatch: 
     attempt.manager.wait()
     opener.join()
     assert committed(tmp_path) == [1, 3]
+    assert torch.equal(load_file(file_of(tmp_path, 1, "model.safetensors"))["w"], torch.ones(3))
 
 
 def test_a_write_that_is_waited_for_is_a_sign_of_life_until_its_limit(
@@ -177,3 +167,28 @@ def test_old_checkpoints_that_cannot_be_deleted_do_not_undo_a_new_one(
     attempt.save(2)
     assert committed(tmp_path) == [1, 2]
     assert "could not be deleted" in attempt.said[-1]
+
+
+def test_steps_decide_or_the_clock_of_the_first_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_steps = Schedule(CheckpointSection(every_steps=3), is_first=True)
+    assert by_steps.propose() == 0
+    assert [step for step in range(1, 10) if by_steps.is_due(step)] == [3, 6, 9]
+    assert CheckpointSection(every_s=7).interval_s == 7
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    first, other = (Schedule(CheckpointSection(), is_first=is_first) for is_first in (True, False))
+    for seconds, proposed in ((0.0, 0), (299.0, 0), (300.0, 1), (400.0, 1)):
+        now = 1000.0 + seconds
+        assert (first.propose(), other.propose()) == (proposed, 0)
+    for schedule in (first, other):
+        schedule.agree(1, saves=0)
+        assert schedule.is_due(7)
+        schedule.saved()
+        assert not schedule.is_due(8)
+        # Proposed before the checkpoint that has just begun.
+        schedule.agree(1, saves=0)
+        assert not schedule.is_due(9)
+    # One that is skipped, since the one before is still being written, is not tried again at the next vote.
+    assert first.propose() == 0
+    now += 300.0
+    assert first.propose() == 1

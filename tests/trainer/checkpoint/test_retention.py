@@ -11,8 +11,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest, newest_valid
-from trainer.checkpoint.discovery import CheckpointFolder
-from trainer.checkpoint.retention import choose_kept, score_of
+from trainer.checkpoint.discovery import CheckpointFolder, choose_kept, score_of
 
 JUDGED = {
     "headline": {"metric": "accuracy", "direction": "max"},
@@ -26,7 +25,7 @@ def evaluated(accuracy: float, loss: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("metric", "kept"),
-    [("", [2, 6]), ("validation_accuracy", [2, 6]), ("loss", [4, 6]), ("distance", [5, 6])],
+    [("", [2, 6]), ("loss", [4, 6]), ("distance", [5, 6])],
 )
 def test_the_best_by_a_metric_are_kept_of_those_that_were_evaluated(
     tmp_path: Path, metric: str, kept: list[int]
@@ -72,25 +71,6 @@ def test_the_best_is_one_that_was_committed(tmp_path: Path, monkeypatch: pytest.
     assert newest is not None
     assert (newest.step, newest.best_step, newest.best_metrics["validation_loss"]) == (7, 5, 0.5)
     assert committed(tmp_path) == [5, 7]
-
-
-def test_the_best_that_is_whole_is_found(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path, keep_last=9)
-    for step, loss in ((1, 0.3), (2, 0.2), (3, 0.1), (4, 0.2)):
-        attempt.save(step, **evaluated(0.5, loss))
-    attempt.save(5)
-    file_of(tmp_path, 3, "optimizer.safetensors").write_bytes(b"")
-    order = []
-    while (found := attempt.manager.find_best("model").manifest) is not None:
-        order.append(found.step)
-        path = file_of(tmp_path, found.step, "model.safetensors")
-        path.write_bytes(path.read_bytes()[:-1] + b"x")
-    # By score, of equal ones the earlier; then what was not evaluated.
-    assert order == [2, 4, 1, 5]
-    assert [said.partition(";")[0] for said in attempt.said] == [
-        f"warning: the best checkpoint is that of step {step}, not 3" for step in order
-    ]
-    assert "step-00000003.000001: optimizer.safetensors has 0 bytes" in attempt.said[0]
 
 
 def test_damaged_newer_checkpoints_do_not_push_out_good_ones(tmp_path: Path) -> None:

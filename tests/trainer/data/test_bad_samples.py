@@ -1,6 +1,5 @@
 """A damaged sample in the middle of an epoch: an error that names it, or the next of its class."""
 
-import gc
 import json
 import os
 import re
@@ -19,15 +18,12 @@ from contracts.config import STAGE_KEYS, DataSection
 from contracts.errors import DataError
 from records.fields import image_of
 from records.index import DamagedSample, SampleIndex, key_of, pack_index, read_index
-from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.support.trace import ENVIRONMENT
-from tests.trainer.data.conftest import dataset, evaluation_batches, request, upload
+from tests.trainer.data.conftest import dataset, evaluation_batches, request
 from tests.trainer.tasks.for_tests import image_task
 from tests.trainer.test_task import events, last_checkpoint, logs
-from trainer.data.loader import make_loader, read_slots
 from trainer.data.order import FullOrder
-from trainer.data.reader import ShardReader
 
 
 def find(folder: Path, place: int) -> tuple[Path, int, int, str]:
@@ -98,28 +94,6 @@ def test_the_next_of_the_class_steps_in_and_wraps(own_shards: Path) -> None:
     assert torch.equal(images[0], images[2]) and torch.equal(images[1], images[2])
 
 
-def test_a_replacement_does_not_depend_on_processes_or_neighbours(own_shards: Path) -> None:
-    for place in (3, 4, 11):
-        damage(own_shards, place)
-    data = dataset(storage.normalise(own_shards), replace_bad=True, crop="random_resized", horizontal_flip=True)
-    alone = {sample: data.read(request(sample)) for sample in range(12)}
-    assert [sample for sample in alone if alone[sample].replaced] == [3, 4, 11]
-    requests = [request(*range(start, start + 3)) for start in (9, 0, 6, 3)]
-    loader = make_loader(data, requests, num_workers=2, prefetch_factor=2, pin_memory=False)
-    for batch in read_slots(loader):
-        for row, sample in enumerate(batch.request.samples):
-            assert torch.equal(batch.batch["images"][row], alone[sample].batch["images"][0])
-
-
-def test_a_file_that_is_no_image_though_its_checksum_is_right(own_shards: Path) -> None:
-    spoil(own_shards, 5)
-    uri = storage.normalise(own_shards)
-    with pytest.raises(DataError, match="cannot be decoded"):
-        dataset(uri).read(request(5))
-    (found,) = dataset(uri, replace_bad=True).read(request(5)).replaced
-    assert "cannot be decoded" in found.reason
-
-
 def test_a_bad_sample_of_another_split_ends_evaluation_whatever_is_set(own_shards: Path) -> None:
     """Nobody is told to set what is set already, and would not help."""
     uri = storage.normalise(own_shards)
@@ -127,40 +101,14 @@ def test_a_bad_sample_of_another_split_ends_evaluation_whatever_is_set(own_shard
     manifest = ShardManifest.load(uri)
     task = image_task(manifest, DataSection(image_size=16, on_bad_sample="replace"))
     with pytest.raises(DamagedSample, match="cannot be decoded") as caught:
-        list(evaluation_batches(uri, manifest, "test", task, 4, num_workers=1))
+        list(evaluation_batches(uri, manifest, "test", task, 4))
     assert "others are never replaced" in caught.value.todo
     spoil(own_shards, 5)
-    with pytest.raises(DamagedSample) as caught:
+    with pytest.raises(DamagedSample, match="cannot be decoded") as caught:
         dataset(uri).read(request(5))
     assert "set data.on_bad_sample=replace" in caught.value.todo
-
-
-def test_a_row_that_cannot_be_read_is_named(own_shards: Path) -> None:
-    uri = storage.normalise(own_shards)
-    (shard, start, end, key), middle = find(own_shards, 5), image_in(own_shards, 5)
-    content = bytearray(shard.read_bytes())
-    image = content[start:end].index(b"\x89PNG") + start
-    content[image:middle] = bytes(middle - image)
-    content[start:end] = re.sub(rb'("path": ?")....', rb"\1row:", content[start:end])
-    shard.write_bytes(content)
-    change_row(own_shards, 5, crc32c=google_crc32c.value(bytes(content[start:end])))
-    reader = ShardReader(uri, ShardManifest.load(uri), "train")
-    reader.shows_rows = reader.keeps_origins = True
-    with pytest.raises(DamagedSample, match=f"sample {key}.*taken apart"):
-        reader.sample(5)
-    assert reader.take_origins() == ()
-
-
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_a_bucket_replaces_as_the_disk_does(own_shards: Path, bucket_server: BucketServer) -> None:
-    damage(own_shards, 4)
-    bucket = upload(own_shards)
-    for uri in (storage.normalise(own_shards), bucket):
-        (found,) = dataset(uri, replace_bad=True).read(request(3, 4, 5)).replaced
-        assert found.sample == 4 and "has crc32c" in found.reason
-        with pytest.raises(DamagedSample, match="has crc32c"):
-            dataset(uri).read(request(3, 4, 5))
-    gc.collect()
+    (found,) = dataset(uri, replace_bad=True).read(request(5)).replaced
+    assert "cannot be decoded" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -183,23 +131,15 @@ def test_a_bad_shard_is_named_with_its_sample(own_shards: Path, damaged: str, wo
         dataset(storage.normalise(own_shards), replace_bad=replace_bad).read(request(5))
 
 
-def test_a_class_without_a_good_sample_is_an_error(own_shards: Path) -> None:
-    for path in own_shards.glob("train-*.tar"):
-        path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(DamagedSample):
-        dataset(storage.normalise(own_shards), replace_bad=True).read(request(0))
-
-
-@pytest.mark.parametrize("harm", ["label", "cut", "gone"])
+@pytest.mark.parametrize("harm", ["label", "gone"])
 def test_a_damaged_index_is_refused_by_name(own_shards: Path, harm: str) -> None:
     """Samples have checksums in the index; labels have that of the index alone."""
     path = own_shards / ShardManifest.load(storage.normalise(own_shards)).shards[0].index.name
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
+    path.write_bytes(content)
     if harm == "gone":
         path.unlink()
-    else:
-        path.write_bytes(content if harm == "label" else content[:-5])
     with pytest.raises(DataError, match=rf"the index {path.name} (has another crc32c|cannot be read)"):
         dataset(storage.normalise(own_shards)).read(request(0))
 

@@ -18,7 +18,6 @@ from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
     Attempt,
-    CheckpointManifest,
     EngineEntry,
     ExportManifest,
     GraphEntry,
@@ -29,7 +28,7 @@ from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from records.sample import Sample
 from tests import shards
-from tests.export_fields import image_export
+from tests.export_fields import image_export, make_checkpoint
 from trainer.export.inputs import Inputs
 from trainer.export.runtime import Builder
 from trainer.predict.bundle import write_bundle
@@ -116,31 +115,10 @@ def write_graph(path: Path) -> None:
     onnx.save(model, path)
 
 
-def make_checkpoint() -> CheckpointManifest:
-    return CheckpointManifest(
-        order={"kind": "full"},
-        task={"name": "image_classification", "arguments": {}},
-        fingerprint="7" * 16,
-        finished=True,
-        step=7,
-        position=448,
-        epoch=1,
-        slot_size=8,
-        model={},
-        classes=CLASSES,
-        data={"image_size": SIZE, "mean": MEAN, "std": STD},
-        shards_fingerprint="5" * 16,
-        metrics={},
-        best_step=7,
-        parameters_sha256="0" * 64,
-        environment={},
-        files=[],
-    )
-
-
 def make_inputs(shards: ShardManifest | None = None, thresholds: list[float] | None = None) -> Inputs:
     """Return the checkpoint as an export gets it; unset: shards whose pixels nothing changed."""
-    shards, checkpoint, config = shards or ShardManifest.model_construct(), make_checkpoint(), RunConfig()
+    shards, config = shards or ShardManifest.model_construct(), RunConfig()
+    checkpoint = make_checkpoint(classes=CLASSES, data={"image_size": SIZE, "mean": MEAN, "std": STD})
     if thresholds is not None:
         checkpoint = checkpoint.model_copy(update={"calibration": {"thresholds": thresholds}})
         config = RunConfig.model_validate({"task": {"name": "image_multilabel"}})

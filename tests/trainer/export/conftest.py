@@ -1,12 +1,9 @@
-"""A digits model with random weights, its graphs, and a line's folders made by hand: all exported once a session."""
+"""A classifier of digits with random weights, its graph, and the folders of a line, made by hand."""
 
 from __future__ import annotations
 
 import io
 import json
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +16,12 @@ import torch
 from PIL import Image
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ShardManifest
+from contracts.artifacts import MANIFEST_NAME, FileEntry, ShardManifest
 from contracts.config import ModelSection
 from contracts.process import thread_environment
 from records.sample import Sample
 from tests import shards
+from tests.export_fields import make_checkpoint
 from tests.trainer.export.graphs import write_fp32
 from trainer.export import making, onnx_graph, task, verify
 from trainer.export.processes import Cost
@@ -114,39 +112,8 @@ def graph_at_hand(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def line(tmp_path: Path, exported: Exported) -> Line:
-    return write_line(tmp_path, exported)
-
-
-def write_line(folder: Path, exported: Exported) -> Line:
-    write_checkpoint(folder / "train", exported.model, write_shards(folder / "shards", samples=64))
-    return Line(folder, CONFIG)
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A line whose export is finished, and what its stage said; read only."""
-
-    line: Line
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture(scope="session")
-def finished_line(tmp_path_factory: pytest.TempPathFactory, exported: Exported) -> Finished:
-    """An export as a user runs it, every step a process; made once in a test run, whichever processes it has."""
-    from tests.trainer.export import digits as made
-
-    with made.once_for_all_workers(tmp_path_factory, "finished-line") as folder:
-        said = folder / "said.json"
-        if not said.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            command = [sys.executable, "-m", "trainer.export.task"]
-            arguments = write_line(folder, exported).arguments(export={"runtime": "tensorrt_rtx", "target": "l4"})
-            done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=280, check=False)
-            said.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
-    return Finished(Line(folder, CONFIG), *json.loads(said.read_text()))
+    write_checkpoint(tmp_path / "train", exported.model, write_shards(tmp_path / "shards", samples=64))
+    return Line(tmp_path, CONFIG)
 
 
 def write_shards(
@@ -185,87 +152,19 @@ def random_pictures(random: np.random.Generator, number: int) -> list[tuple[byte
     return found
 
 
-def write_checkpoint(folder: Path, model: torch.nn.Module, shards: ShardManifest) -> None:
+def write_checkpoint(folder: Path, model: torch.nn.Module, shards: ShardManifest, /, **changes: Any) -> None:
+    """Write a finished training; `changes` are of its manifest."""
     from safetensors.torch import save_file
 
-    weights = folder / "checkpoints" / "step-00000007.a"
-    weights.mkdir(parents=True)
-    state = model.state_dict()
-    save_file(state, weights / "model.safetensors")
-    manifest = CheckpointManifest(
-        order={"kind": "full"},
-        task={"name": "image_classification", "arguments": {}},
-        fingerprint="7" * 16,
-        finished=True,
-        step=7,
-        position=448,
-        epoch=1,
-        slot_size=8,
-        model=MODEL,
-        classes=shards.classes,
-        data={"image_size": IMAGE_SIZE, "mean": shards.mean, "std": shards.std},
-        shards_fingerprint=shards.fingerprint,
-        metrics={},
-        best_step=7,
-        parameters_sha256=parameters_sha256(state),
-        environment={},
-        files=[FileEntry.of(storage.normalise(folder), "checkpoints/step-00000007.a/model.safetensors")],
-    )
-    (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
-
-
-@dataclass(frozen=True)
-class Digits:
-    """A model that was trained on the digits, its twin that int8 destroys, and the images that judge them."""
-
-    model: torch.nn.Module
-    damaged: torch.nn.Module
-    fp32: Path
-    """Graph of the model."""
-    damaged_fp32: Path
-    """Graph of the twin; both compute the same."""
-    calibration: np.ndarray
-    """[128, 3, S, S], training images as the evaluation transform gives them."""
-    images: np.ndarray
-    """[539, 3, S, S], the test split."""
-    labels: np.ndarray
-
-
-@pytest.fixture(scope="session")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
-    """Trained and exported once in a test run, whichever processes it has."""
-    from tests.trainer.export import digits as made
-
-    with made.once_for_all_workers(tmp_path_factory, "digits") as folder:
-        weights, paths = folder / "model.pt", [folder / "fp32.onnx", folder / "damaged.onnx"]
-        model = made.new_model()
-        if not folder.is_dir():
-            model = made.train_digits()
-            folder.with_suffix(".part").mkdir()
-            torch.save(model.state_dict(), folder.with_suffix(".part") / weights.name)
-            for path, network in zip(paths, (model, made.damage_for_int8(model)), strict=True):
-                write_fp32(network, folder.with_suffix(".part") / path.name)
-            images, _ = made.to_input(made.read_digits()["train"][:128])
-            np.save(folder.with_suffix(".part") / "calibration.npy", images.numpy())
-            folder.with_suffix(".part").rename(folder)
-        model.load_state_dict(torch.load(weights))
-    images, labels = made.to_input(made.read_digits()["test"])
-    return Digits(
-        model.eval(),
-        made.damage_for_int8(model),
-        *paths,
-        np.load(folder / "calibration.npy"),
-        images.numpy(),
-        labels.numpy(),
-    )
-
-
-@pytest.fixture
-def digits_line(tmp_path: Path, digits: Digits) -> Line:
-    """A line of the trained digits: `write_checkpoint` with `digits.damaged` makes it one whose int8 falls back."""
-    from tests.trainer.export import digits as made
-
-    manifest = write_shards(tmp_path / "shards", samples=0, splits=made.read_digits())
-    write_checkpoint(tmp_path / "train", digits.model, manifest)
-    config = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"max_batch": 64}}
-    return Line(tmp_path, config)
+    name, state = "checkpoints/step-00000007.a/model.safetensors", model.state_dict()
+    (folder / name).parent.mkdir(parents=True)
+    save_file(state, folder / name)
+    values: dict[str, Any] = {
+        "model": MODEL,
+        "classes": shards.classes,
+        "data": {"image_size": IMAGE_SIZE, "mean": shards.mean, "std": shards.std},
+        "shards_fingerprint": shards.fingerprint,
+        "parameters_sha256": parameters_sha256(state),
+        "files": [FileEntry.of(storage.normalise(folder), name)],
+    }
+    (folder / MANIFEST_NAME).write_bytes(make_checkpoint(**{**values, **changes}).to_json())

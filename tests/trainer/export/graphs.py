@@ -15,12 +15,10 @@ from trainer.export.arrays import Array, Arrays
 from trainer.export.engine import open_graph
 from trainer.export.onnx_graph import EXAMPLE_BATCH, export_graph
 
-NETWORKS = ("resnet", "vit", "swin", "convnext", "unet", "bert")
 _SIZES: dict[str, dict[str, Any]] = {
     "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
     "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32},
     "swin": {"embed_dim": 16, "depths": [2], "num_heads": [2], "window_size": 4, "image_size": 32},
-    "convnext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
     "bert": {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
 }
 
@@ -34,10 +32,7 @@ def image_signature(size: int = 32, classes: int = 10) -> Signature:
 
 
 def signature_of(name: str) -> Signature:
-    """Return the signature of a network of `NETWORKS`."""
-    if name == "unet":
-        outputs = {"logits": OutputSpec(dtype="float32", shape=["batch", 10, 32, 32], compare="classes")}
-        return image_signature().model_copy(update={"outputs": outputs})
+    """Return the signature of a network."""
     if name == "bert":
         return Signature(
             inputs={tensor: TensorSpec(dtype="int64", shape=["batch", "length"]) for tensor in ("tokens", "mask")},
@@ -48,12 +43,10 @@ def signature_of(name: str) -> Signature:
 
 
 def network(name: str) -> nn.Module:
-    """Return a small network of `NETWORKS` with random weights, from inputs to logits."""
+    """Return a small network of transformers with random weights, from inputs to logits."""
     import transformers
 
     torch.manual_seed(0)
-    if name == "unet":
-        return UNet().eval()
     kind = "SequenceClassification" if name == "bert" else "ImageClassification"
     config = transformers.AutoConfig.for_model(name, num_labels=10, **_SIZES[name])
     return Logits(getattr(transformers, f"AutoModelFor{kind}").from_config(config)).eval()
@@ -69,22 +62,6 @@ class Logits(nn.Module):
     def forward(self, values: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         output = self.inner(values) if mask is None else self.inner(values, attention_mask=mask)
         logits: torch.Tensor = output.logits
-        return logits
-
-
-class UNet(nn.Module):
-    """A class for each pixel: half the resolution and back, with the first features beside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
-        self.down = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU())
-        self.last = nn.Conv2d(24, 10, 3, padding=1)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        features = self.first(images)
-        coarse = nn.functional.interpolate(self.down(features), scale_factor=2, mode="bilinear")
-        logits: torch.Tensor = self.last(torch.cat([features, coarse], dim=1))
         return logits
 
 
@@ -115,11 +92,6 @@ def write_fp32(model: nn.Module, path: Path, signature: Signature | None = None)
 def run_outputs(path: Path, **inputs: Array) -> Arrays:
     """Return the outputs of an ONNX file by name, computed without optimisation."""
     return open_graph(path, threads=1, precision="int8")(inputs)
-
-
-def run_onnx(path: Path, images: Array) -> Array:
-    """Return the logits of an ONNX file."""
-    return run_outputs(path, images=images)["logits"]
 
 
 def describe(path: Path) -> tuple[dict[str, list[str | int]], dict[str, list[str | int]]]:

@@ -1,14 +1,11 @@
-"""Engines: builds by tensorrt_rtx, which need no GPU; opening and running them, where there is none by a double."""
+"""Engines: builds by tensorrt_rtx, which need no GPU; opening and running them, where there is one."""
 
 from __future__ import annotations
 
-import ctypes
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -70,8 +67,6 @@ def test_a_refused_graph_shows_the_builder_s_log(tmp_path: Path, capfd: pytest.C
     broken.write_bytes(b"no graph")
     with pytest.raises(ModelError, match=r"(?s)builds no engine from broken\.onnx for sm89:.*ERROR"):
         build(broken, tmp_path / "engine")
-    with pytest.raises(ModelError, match="builds no engine"):
-        build(write_graph(tmp_path / "graph.onnx", "fp16"), tmp_path / "engine", signature=PAIRS)
     assert not (tmp_path / "engine").exists() and capfd.readouterr() == ("", "")
 
 
@@ -87,20 +82,15 @@ def test_an_engine_is_for_its_target_and_of_fp32_without_tf32(precision: str, ha
     assert set(RTX_TARGETS) == {name.lower() for name in members if name.startswith("SM")}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"), [([0.2, 0.2, 0.2, *[0.001] * 50], (1.0, 50)), ([9.0, 9.0], (9000.0, 1))]
-)
-def test_latency_is_a_median_of_fewer_calls_where_they_are_slow(
-    seconds: list[float], expected: tuple[float, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, calls = [0.0], iter(seconds)
+def test_latency_is_a_median_of_fewer_calls_where_they_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = [0.0], iter([0.5, 0.5, 0.9, 0.9, 0.9])
     monkeypatch.setattr(engine.time, "perf_counter", lambda: clock[0])
 
     def run(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         clock[0] += next(calls)
         return {}
 
-    assert median_latency(run, {}) == pytest.approx(expected)
+    assert median_latency(run, {}) == pytest.approx((900.0, 3))
 
 
 # --- engines on a GPU -------------------------------------------------------------------------------------------------
@@ -127,81 +117,19 @@ def test_an_engine_computes_what_the_graph_does(tmp_path: Path, module: Any, pre
         run({"images": np.zeros((BATCHES[1] + 1, 3, 16, 16), np.float32)})
 
 
-class Context:
-    """An engine that adds one to each number, for batches of at most four."""
-
-    def __init__(self) -> None:
-        self.addresses: dict[str, int] = {}
-        self.runs = True
-
-    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
-        self.shape = shape
-        return shape[0] <= 4
-
-    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
-        return self.shape
-
-    def set_tensor_address(self, name: str, address: int) -> None:
-        self.addresses[name] = address
-
-    def execute_async_v3(self, stream: int) -> bool:
-        x, y = ((ctypes.c_float * int(np.prod(self.shape))).from_address(self.addresses[name]) for name in ("x", "y"))
-        y[:] = [value + 1 for value in x]
-        return self.runs
-
-
-@pytest.fixture
-def context(monkeypatch: pytest.MonkeyPatch) -> Context:
-    """A double of tensorrt and of CUDA, in main memory. It proves nothing about either: only what is asked of them."""
-    context, empty = Context(), torch.empty
-    loaded = SimpleNamespace(create_execution_context=lambda: context)
-    runtime = SimpleNamespace(deserialize_cuda_engine=lambda plan: loaded if plan == b"engine" else None)
-    logger = type("ILogger", (), {"Severity": SimpleNamespace(WARNING=2)})
-    package = SimpleNamespace(Runtime=lambda logger: runtime, ILogger=logger)
-    monkeypatch.setitem(sys.modules, "tensorrt", package)
-    monkeypatch.setattr(engine, "gpu_target", lambda: "sm89")
-    monkeypatch.setattr(engine, "version_of", lambda module: "11")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(cuda_stream=0))
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: torch.inference_mode())
-    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
-    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: empty(shape, dtype=dtype))
-    return context
-
-
-PAIRS = Signature(
-    inputs={"x": TensorSpec(dtype="float32", shape=["batch", 2])},
-    outputs={"y": OutputSpec(dtype="float32", shape=["batch", 2])},
-)
-TENSORRT = Builder("tensorrt", "11", "sm89")
-
-
-def test_an_opened_engine_runs_its_profile_and_nothing_else(context: Context, tmp_path: Path) -> None:
-    path = tmp_path / "model.engine"
-    path.write_bytes(b"engine")
-    run = open_engine(path, TENSORRT, PAIRS)
-    x = np.arange(8, dtype=np.float32).reshape(2, 4).T  # not contiguous
-    assert np.array_equal(run({"x": x})["y"], x + 1)
-    with pytest.raises(CheckFailed, match=r"model.engine does not take \{'x': \(5, 2\)\}"):
-        run({"x": np.zeros((5, 2), np.float32)})
-    context.runs = False
-    with pytest.raises(CheckFailed, match=r"model\.engine does not run"):
-        run({"x": x})
-
-
-@pytest.mark.usefixtures("context")
 @pytest.mark.parametrize(
-    ("builder", "error", "words"),
+    ("builder", "words"),
     [
-        (TENSORRT, CheckFailed, "does not load in tensorrt 11"),
-        (replace(TENSORRT, version="10.9"), ConfigError, "built by tensorrt 10.9, installed is tensorrt 11"),
-        (replace(TENSORRT, target="sm75"), ConfigError, "for a GPU of sm75 (t4); this machine has a GPU of sm89 (l4"),
-        (replace(TENSORRT, module=cast(Any, "none")), ConfigError, "the engine builder none does not load"),
+        (replace(RTX, version="1.2"), "built by tensorrt_rtx 1.2, installed is tensorrt_rtx"),
+        (replace(RTX, target="sm75"), "for a GPU of sm75 (t4); this machine has a GPU of sm89 (l4"),
+        (replace(RTX, module=cast(Any, "none")), "the engine builder none does not load"),
     ],
 )
 def test_an_engine_that_cannot_be_opened_says_why(
-    tmp_path: Path, builder: Builder, error: type[Exception], words: str
+    tmp_path: Path, builder: Builder, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "model.engine").write_bytes(b"other")
-    with pytest.raises(error, match=re.escape(words)):
-        open_engine(tmp_path / "model.engine", builder, PAIRS)
+    """A GPU is planted; opening an engine on one is for the test above."""
+    monkeypatch.setattr(engine, "gpu_target", lambda: "sm89")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        open_engine(tmp_path / "model.engine", builder, SIGNATURE)

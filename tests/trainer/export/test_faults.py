@@ -19,7 +19,8 @@ from onnx import numpy_helper
 from contracts.artifacts import Gate
 from contracts.artifacts.signature import Signature
 from tests.own_code.words import Network, Words
-from tests.trainer.export.graphs import image_signature, write_fp32
+from tests.trainer.export.conftest import Exported
+from tests.trainer.export.graphs import image_signature, inputs_of, write_fp32
 from trainer.export.arrays import Arrays
 from trainer.export.compare import Subject, judge_parity, make_trials
 from trainer.export.engine import Runner, open_graph
@@ -37,8 +38,8 @@ def judge(model: torch.nn.Module, signature: Signature, run: Runner, batches: li
     return judge_parity(run, trials, signature, Subject("fp32", "model.onnx", "onnxruntime"))
 
 
-def in_batches(images: np.ndarray) -> list[Arrays]:
-    return [{"images": images[start : start + 8]} for start in range(0, len(images), 8)]
+def batches_of_images() -> list[Arrays]:
+    return [inputs_of(image_signature(), 8, seed) for seed in range(4)]
 
 
 def edit_weights(source: Path, target: Path, name_ends: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -64,12 +65,12 @@ def zero_a_filter(weights: np.ndarray) -> np.ndarray:
     ids=["a filter is zero", "classes are permuted"],
 )
 def test_changed_weights_show_in_parity(
-    digits: Any, tmp_path: Path, name: str, change: Callable[[np.ndarray], np.ndarray]
+    exported: Exported, tmp_path: Path, name: str, change: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    batches, signature = in_batches(digits.images[:64]), image_signature()
-    assert judge(digits.model, signature, open_graph(digits.fp32, threads=1), batches).status == "passed"
-    edit_weights(digits.fp32, tmp_path / "planted.onnx", name, change)
-    gate = judge(digits.model, signature, open_graph(tmp_path / "planted.onnx", threads=1), batches)
+    batches, signature = batches_of_images(), image_signature()
+    assert judge(exported.model, signature, open_graph(exported.fp32, threads=1), batches).status == "passed"
+    edit_weights(exported.fp32, tmp_path / "planted.onnx", name, change)
+    gate = judge(exported.model, signature, open_graph(tmp_path / "planted.onnx", threads=1), batches)
     assert gate.status == "failed" and "batch 8: output logits is not what torch computes" in gate.reason
 
 
@@ -85,11 +86,11 @@ class MixesTheBatch(torch.nn.Module):
         return logits + 0.01 * logits.mean(dim=0, keepdim=True)
 
 
-def test_a_graph_that_mixes_the_batch_shows_in_parity(digits: Any, tmp_path: Path) -> None:
-    model = MixesTheBatch(digits.model)
+def test_a_graph_that_mixes_the_batch_shows_in_parity(exported: Exported, tmp_path: Path) -> None:
+    model = MixesTheBatch(exported.model)
     write_fp32(model, tmp_path / "planted.onnx")
     run = open_graph(tmp_path / "planted.onnx", threads=1)
-    gate = judge(model, image_signature(), run, in_batches(digits.images[:64]))
+    gate = judge(model, image_signature(), run, batches_of_images())
     assert gate.status == "failed" and gate.reason.startswith("batch 1: ")
 
 

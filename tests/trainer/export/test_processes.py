@@ -5,78 +5,70 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from contracts.artifacts import ExportManifest
 from contracts.errors import DataError, ShardlineError, TryAgain
-from trainer.export.processes import Cost, run_step
+from trainer.export.processes import run_step
 
 # Functions of a step are found by their module's name, which a test module has not: these are the standard library's.
 
 
-def test_a_step_is_a_process_of_its_own() -> None:
-    pid, cost = run_step(os.getpid)
-    assert pid != os.getpid()
-    assert cost.seconds > 0
-
-
-def test_the_peak_is_that_of_the_step_alone() -> None:
-    ballast = bytearray(400 << 20)
-    ballast[:: 1 << 12] = b"1" * len(ballast[:: 1 << 12])
-    _, small = run_step(os.getpid)
+def test_a_step_is_a_process_whose_peak_is_its_own_or_that_of_one_it_started() -> None:
+    ballast = b"1" * (400 << 20)
+    pid, small = run_step(os.getpid)
+    assert pid != os.getpid() and small.seconds > 0 and len(ballast) == 400 << 20
     content, large = run_step(operator.mul, b"x", 300 << 20)
     assert len(content) == 300 << 20
     # The server's modules are in both, the ballast of this process in none.
     assert 0 < small.peak_bytes < 350 << 20
     assert large.peak_bytes > small.peak_bytes + (250 << 20)
-    del ballast
-
-
-def test_the_peak_is_that_of_the_largest_process_of_the_step() -> None:
     _, cost = run_step(subprocess.check_call, [sys.executable, "-c", "b'x' * (300 << 20)"])
     assert 300 << 20 < cost.peak_bytes < 700 << 20
 
 
-def test_what_a_step_raises_is_raised_here() -> None:
-    with pytest.raises(ValueError, match="invalid literal") as caught:
-        run_step(int, "no number")
-    assert "in the process of int:\nTraceback" in caught.value.__notes__[0]
+@pytest.mark.parametrize(
+    ("function", "given", "error", "words"),
+    [
+        (int, "no number", ValueError, "invalid literal"),
+        (ExportManifest.load, "file:///no/such/folder", DataError, "nothing finished there"),
+        (open, os.devnull, TypeError, "cannot pickle"),
+    ],
+)
+def test_what_a_step_raises_is_raised_here(
+    function: Callable[..., Any], given: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words) as caught:
+        run_step(function, given)
+    assert f"in the process of {function.__name__}:\nTraceback" in caught.value.__notes__[0]
 
 
-def test_what_cannot_be_sent_back_is_told() -> None:
-    with pytest.raises(TypeError, match="cannot pickle"):
-        run_step(open, os.devnull)
+@pytest.mark.parametrize(
+    ("function", "given", "words"),
+    [
+        (signal.raise_signal, (signal.SIGKILL,), "was killed from outside by SIGKILL: most likely memory ran out"),
+        (signal.raise_signal, (signal.SIGTERM,), "was killed from outside by SIGTERM"),
+        (operator.mul, (b"x", 1 << 62), r"memory ran out in mul: MemoryError\(\)"),
+    ],
+)
+def test_what_the_machine_lacks_is_worth_another_attempt(
+    function: Callable[..., Any], given: tuple[Any, ...], words: str
+) -> None:
+    with pytest.raises(TryAgain, match=words):
+        run_step(function, *given)
 
 
-def test_a_user_error_keeps_its_words() -> None:
-    from contracts.artifacts import ExportManifest
-
-    with pytest.raises(DataError, match="nothing finished there") as caught:
-        run_step(ExportManifest.load, "file:///no/such/folder")
-    assert caught.value.exit_code == 2
-    assert "run the stage" in caught.value.todo
-
-
-def test_a_step_that_is_killed_is_worth_another_attempt() -> None:
-    with pytest.raises(TryAgain, match="raise_signal was killed from outside by SIGKILL: most likely memory ran out"):
-        run_step(signal.raise_signal, signal.SIGKILL)
-    with pytest.raises(TryAgain, match="SIGTERM"):
-        run_step(signal.raise_signal, signal.SIGTERM)
-
-
-def test_a_step_without_memory_is_worth_another_attempt() -> None:
-    with pytest.raises(TryAgain, match=r"memory ran out in mul: MemoryError\(\)"):
-        run_step(operator.mul, b"x", 1 << 62)
-
-
-def test_a_step_that_crashes_is_not_tried_again() -> None:
-    with pytest.raises(ShardlineError, match="raise_signal died of SIGSEGV") as caught:
-        run_step(signal.raise_signal, signal.SIGSEGV)
+@pytest.mark.parametrize(
+    ("function", "given", "words"),
+    [
+        (signal.raise_signal, signal.SIGSEGV, "raise_signal died of SIGSEGV"),
+        (os._exit, 3, "_exit ended with exit code 3"),
+    ],
+)
+def test_a_step_that_crashes_is_not_tried_again(function: Callable[..., Any], given: int, words: str) -> None:
+    with pytest.raises(ShardlineError, match=words) as caught:
+        run_step(function, given)
     assert caught.value.exit_code == 70
-    with pytest.raises(ShardlineError, match="_exit ended with exit code 3") as caught:
-        run_step(os._exit, 3)
-    assert caught.value.exit_code == 70
-
-
-def test_costs_add_up() -> None:
-    assert Cost(1.0, 5).add(Cost(2.0, 3)) == Cost(3.0, 5)

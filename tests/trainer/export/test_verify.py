@@ -22,7 +22,7 @@ from trainer.export import engine, verify
 from trainer.export.verify import main
 
 ENGINE = "model.fp32.sm89.engine"
-SHIPPED = [colours.GRAPH_NAME, ENGINE, "labels.json", "pixels.py", "predict.py", "preprocess.json"]
+SHIPPED = [colours.GRAPH_NAME, ENGINE, "answers.py", "labels.json", "pixels.py", "predict.py", "preprocess.json"]
 Verify = Callable[..., tuple[int, str]]
 
 

@@ -41,12 +41,6 @@ class Network:
         """Put a machine's cable out (`down`) or in (`up`); in namespaces only."""
         _ip("-n", self.hub, "link", "set", f"node{node}", state)
 
-    def limit(self, mbit: float) -> None:
-        """Let no machine send more than that many megabits a second; in namespaces only."""
-        for prefix in self.prefixes:
-            shaped = ["dev", "eth0", "root", "tbf", "rate", f"{mbit:g}mbit", "burst", "128kb", "latency", "400ms"]
-            subprocess.run([*prefix, "tc", "qdisc", "replace", *shaped], check=True, capture_output=True, timeout=30)
-
     def environment(self, node: int) -> dict[str, str]:
         """What Vertex AI sets on a machine: CLUSTER_SPEC, and ranks of machines that must not reach torchrun."""
         pools = {"workerpool0": [f"{self.hosts[0]}:2222"], "workerpool1": [f"{host}:2222" for host in self.hosts[1:]]}

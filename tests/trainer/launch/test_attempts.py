@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from contracts.errors import ConfigError, ErrorDocument, ToldError, TryAgain
+from contracts.errors import ConfigError, ErrorDocument, PeerPreempted, Preempted, ToldError, TryAgain
+from trainer.launch.assignment import decisive_end
 from trainer.launch.attempts import AttemptCounter, JobRecord
 
 BAD = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
@@ -70,7 +71,7 @@ def test_starts_that_were_told_to_stop_do_not_count(place: str, job: str) -> Non
 
 @pytest.mark.parametrize(
     ("steps", "final"),
-    [((5, 5), True), ((5, 6), False), ((None, None), False), ((5, None, 5), False), ((5, -1, 5), False)],
+    [((5, 5), True), ((5, 6), False), ((None, None), False), ((5, -1, 5), False)],
 )
 def test_memory_that_runs_out_is_final_when_it_does_twice_at_a_step(
     place: str, steps: tuple[int | None, ...], final: bool
@@ -96,3 +97,34 @@ def test_a_job_that_makes_progress_never_ends(place: str) -> None:
     assert [counter(place, "job-1", 2).begin(LOST) is None for _ in range(2)] == [True, False]
     storage.replace(storage.join(place, "jobs", "job-1", "attempts.json"), b"{")
     assert counter(place, "job-1").begin(None) is None, "a damaged record ends nothing"
+
+
+USER = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
+STOP = ErrorDocument.of(Preempted("SIGTERM"))
+PEER = ErrorDocument.of(PeerPreempted("SIGTERM"))
+HUNG = ErrorDocument.of(TryAgain("no step for 60 s"))
+CRASH = ErrorDocument.of(RuntimeError("crash"))
+FULL = ErrorDocument(kind="OutOfMemory", exit_code=75, message="m", step=5)
+
+
+@pytest.mark.parametrize(
+    ("ends", "decisive"),
+    [
+        ([], None),
+        # One rank of a machine that goes away is told first: its peers fail, or are killed.
+        ([STOP], STOP),
+        ([CRASH, STOP], STOP),
+        ([CRASH, HUNG], CRASH),
+        ([CRASH, USER], USER),
+        # The peers of the rank that ran out of memory lose it at once.
+        ([HUNG, FULL], FULL),
+        # Told to stop: one rank of this machine, or another machine alone.
+        ([PEER, STOP], STOP),
+        ([PEER, PEER], PEER),
+        ([PEER], None),
+    ],
+)
+def test_the_end_that_explains_the_others(ends: list[ErrorDocument], decisive: ErrorDocument | None) -> None:
+    assert decisive_end(dict(enumerate(ends)), 2) == decisive
+    late = ErrorDocument.of(Preempted("not saved in time"))
+    assert decisive_end({1: STOP, 0: late}, 2) == late, "of ranks that stopped the lowest, whoever was the first"

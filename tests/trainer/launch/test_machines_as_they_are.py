@@ -22,8 +22,9 @@ from trainer.data.cursor import SlotRequest, slot_requests
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.data.order import FullOrder
 from trainer.launch.attempts import JobRecord
-from trainer.launch.launcher import Launcher, run_ranks
+from trainer.launch.launcher import Launcher
 from trainer.launch.nodes import find_nodes
+from trainer.launch.run import run_ranks
 from trainer.worker import HOOKS_VARIABLE
 
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--uts", "--mount")

@@ -5,9 +5,10 @@ import random
 
 import pytest
 import torch
+from torch import nn
 
-from contracts.config import TrainSection
-from trainer.model.numerics import CUBLAS_VARIABLE, DETERMINISTIC_VARIABLE, LossScale, Numerics, fix_numerics
+from trainer.model.ema import MovingAverage
+from trainer.model.numerics import CUBLAS_VARIABLE, DETERMINISTIC_VARIABLE, LossScale, fix_numerics
 
 CPU = torch.device("cpu")
 
@@ -37,25 +38,6 @@ def test_the_loss_scale_is_that_of_grad_scaler(monkeypatch: pytest.MonkeyPatch) 
     assert float(ours.scale) == pytest.approx(3e38)
 
 
-def test_numerics_survive_a_manifest() -> None:
-    numerics = Numerics.of(TrainSection(precision="bf16", channels_last=True, compile="on"))
-    lines: list[str] = []
-    assert Numerics.of(TrainSection()).or_recorded(numerics.document(), lines.append) == numerics
-    assert len(lines) == 1
-    assert Numerics.of(TrainSection()).or_recorded({}, lines.append) == Numerics.of(TrainSection())
-    assert len(lines) == 1
-
-
-def test_autocast_computes_in_the_lower_precision_and_a_slow_one_is_named() -> None:
-    model = torch.nn.Linear(4, 4)
-    numerics = Numerics.of(TrainSection(precision="bf16"))
-    with numerics.autocast(CPU):
-        assert model(torch.ones(1, 4)).dtype == torch.bfloat16
-    assert model(torch.ones(1, 4)).dtype == torch.float32
-    assert numerics.find_slow(CPU) == ""
-    assert "a CPU is slower in fp16" in Numerics.of(TrainSection(precision="fp16")).find_slow(CPU)
-
-
 @pytest.mark.parametrize(
     ("kind", "asked", "deterministic"), [("cpu", "", True), ("cuda", "", False), ("cuda", "1", True)]
 )
@@ -76,3 +58,28 @@ def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch, kind: str, as
         torch.set_num_threads(before[0])
         torch.use_deterministic_algorithms(before[1])
         torch.backends.cudnn.benchmark = before[2]
+
+
+TAKEN, LEFT_OUT = torch.zeros(()), torch.ones(())
+
+
+def change(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+
+
+def test_it_is_the_average_of_its_formula_without_steps_that_are_left_out() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model.register_parameter("scale", nn.Parameter(torch.tensor(0.5)))
+    average = MovingAverage(model, 0.9)
+    expected = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
+    for step in range(200):
+        change(model)
+        average.update(step, LEFT_OUT if step % 5 == 1 else TAKEN)
+        decay = 1.0 if step % 5 == 1 else min(0.9, (1 + step) / (10 + step))
+        for name, parameter in model.named_parameters():
+            expected[name] = decay * expected[name] + (1 - decay) * parameter.detach().double()
+    assert set(average.state()) == set(expected)
+    for name, value in average.state().items():
+        assert torch.allclose(value.double(), expected[name], atol=1e-4)

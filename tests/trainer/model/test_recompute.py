@@ -21,17 +21,10 @@ VIT = {
     "patch_size": 8,
     "hidden_dropout_prob": 0.2,
 }
-# Convolutions of the blocks' forward passes: two each, and one for the shortcut of the stage that shrinks.
-MODELS = [("resnet", RESNET, 7), ("vit", VIT, 0)]
 
 
-def build(architecture: str, arguments: dict[str, Any]) -> nn.Module:
-    torch.manual_seed(0)
-    return image_network(ModelSection(architecture=architecture, arguments=arguments))
-
-
-class Counted(TorchDispatchMode):
-    """Counts operations."""
+class Convolutions(TorchDispatchMode):
+    """Counts them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,40 +35,37 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def train(model: nn.Module) -> tuple[dict[str, torch.Tensor], Counter[str]]:
-    """Return parameters, buffers and gradients after two passes, and what the second backward pass computed."""
+def build(architecture: str, arguments: dict[str, Any]) -> nn.Module:
+    torch.manual_seed(0)
+    return image_network(ModelSection(architecture=architecture, arguments=arguments))
+
+
+def train(model: nn.Module) -> tuple[dict[str, torch.Tensor], int]:
+    """Return parameters, buffers and gradients after two passes, and the second backward pass's convolutions."""
     for number in range(2):
         torch.manual_seed(number)
         loss = model(torch.randn(4, 3, 16, 16)).square().sum()
-        with Counted() as counted:
+        with Convolutions() as counted:
             loss.backward()
-    gradients = {f"grad {name}": parameter.grad for name, parameter in model.named_parameters()}
-    return {**model.state_dict(), **{name: grad for name, grad in gradients.items() if grad is not None}}, counted.names
+    gradients = {f"grad {n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return {**model.state_dict(), **gradients}, counted.names["convolution"]
 
 
-# SyncBatchNorm takes the place of the network's norms only when ranks are spread.
-@pytest.mark.parametrize("converted", [False, True])
-@pytest.mark.parametrize(("architecture", "arguments", "convolutions"), MODELS)
+# SyncBatchNorm takes the place of the norms only when ranks are spread. Of the forward passes of the blocks there are
+# two convolutions each, and one for the shortcut of the stage that shrinks.
+@pytest.mark.parametrize(
+    ("architecture", "arguments", "convolutions", "converted"),
+    [("resnet", RESNET, 7, False), ("resnet", RESNET, 7, True), ("vit", VIT, 0, False)],
+)
 def test_blocks_compute_again_no_bit_changes_and_batchnorm_counts_once(
     architecture: str, arguments: dict[str, Any], convolutions: int, converted: bool
 ) -> None:
-    expected, without = train(build(architecture, arguments))
+    expected, _ = train(build(architecture, arguments))
     model = build(architecture, arguments)
-    assert recompute_blocks(model, "none") == [] and len(recompute_blocks(model, "whole")) == 3
+    assert len(find_repeated_blocks(model)) == len(recompute_blocks(model, "whole")) == 3
     if converted:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     found, counted = train(model)
-    assert (without["convolution"], counted["convolution"]) == (0, convolutions)
+    assert counted == convolutions
     assert found.keys() == expected.keys()
     assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
-    assert all(int(tensor) == 2 for name, tensor in found.items() if name.endswith("num_batches_tracked"))
-
-
-def test_blocks_are_the_innermost_that_are_repeated() -> None:
-    layers = find_repeated_blocks(build("vit", VIT))
-    assert [type(layer).__name__ for layer in layers.values()] == ["ViTLayer"] * 3
-    blocks = find_repeated_blocks(build("resnet", RESNET))
-    assert [type(block).__name__ for block in blocks.values()] == ["ResNetBasicLayer"] * 3
-    plain = nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU(), nn.Flatten())
-    assert list(find_repeated_blocks(plain)) == [""]
-    assert recompute_blocks(plain, "whole") == [""]

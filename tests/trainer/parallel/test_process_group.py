@@ -8,13 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from contracts.errors import ConfigError
 from trainer.parallel import process_group
-from trainer.parallel.process_group import abort_process_group, choose_device
+from trainer.parallel.process_group import abort_process_group
 
 # One import of torch for both ranks. What a rank has found is in a file.
 RANKS = """
@@ -97,16 +95,6 @@ def test_ranks_wait_for_the_first_and_agree_on_checkpoints(tmp_path: Path) -> No
     assert first["stopped"] == second["stopped"]
     assert first["stopped"][0] in (141, 142) and "rank 1" in first["stopped"][1]
     assert first["limits"] == second["limits"] == [55, 55, 77]
-
-
-@pytest.mark.parametrize(("local_rank", "gpus", "device"), [(0, 0, "cpu"), (1, 2, "cuda:1")])
-def test_the_device_of_a_rank(local_rank: int, gpus: int, device: str) -> None:
-    assert choose_device(local_rank, gpus=gpus) == torch.device(device)
-
-
-def test_more_ranks_than_gpus_are_refused() -> None:
-    with pytest.raises(ConfigError, match="rank 2 of this machine, which has 2 GPUs"):
-        choose_device(2, gpus=2)
 
 
 def test_a_group_is_aborted_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,13 @@ from PIL import Image
 
 from contracts.config import ShardingSection
 from records.decode import decode_rgb
-from records.pixels import UndecodableImage, centre_square
+from records.pixels import centre_square
 from sharding.images import Checks, check
 from sharding.names import IGNORED_NAMES
 from tests.trainer.export import colours
 from tests.trainer.export.colours import CLASSES, MEAN, SIZE, STD
 from tests.trainer.predict import words
-from trainer.predict import image_program, text_program
+from trainer.predict import answers, image_program, text_program
 from trainer.tasks import multilabel
 from trainer.tasks.image_transforms import normalise
 
@@ -67,35 +67,26 @@ def png_of_16_bit_rgb() -> bytes:
 
 
 FILES: dict[str, bytes] = {
-    "grey png": save(IMAGE.convert("L"), "PNG"),
     "bilevel png": save(IMAGE.convert("1"), "PNG"),
     "transparent png": save(see_through(), "PNG"),
     "transparent grey": save(see_through().convert("LA"), "PNG"),
     "transparent webp": save(see_through(), "WEBP", lossless=True),
-    "palette": save(IMAGE.convert("P"), "PNG"),
     "palette with a transparent colour": save(IMAGE.quantize(16), "PNG", transparency=3),
     "palette with alpha": save(IMAGE.convert("P"), "PNG", transparency=bytes(range(256))),
     "16-bit grey png": save(Image.fromarray(RANDOM.integers(0, 1 << 16, (40, 32)).astype(np.uint16)), "PNG"),
     "16-bit rgb png": png_of_16_bit_rgb(),
     "16-bit tiff": save(Image.fromarray(RANDOM.integers(0, 1 << 16, (32, 42)).astype(np.uint16)), "TIFF"),
     "4:2:0 of odd size": simplejpeg.encode_jpeg(np.ascontiguousarray(NOISE), quality=60, colorsubsampling="420"),
-    "4:2:2 of odd size": simplejpeg.encode_jpeg(np.ascontiguousarray(NOISE), quality=90, colorsubsampling="422"),
     "4:4:0": simplejpeg.encode_jpeg(PIXELS, quality=90, colorsubsampling="440"),
-    "4:1:1": simplejpeg.encode_jpeg(PIXELS, quality=90, colorsubsampling="411"),
-    "4:4:4": simplejpeg.encode_jpeg(PIXELS, quality=90, colorsubsampling="444"),
     "progressive": save(Image.fromarray(NOISE), "JPEG", progressive=True, quality=70),
     "grey jpeg": save(IMAGE.convert("L"), "JPEG"),
     "cmyk": save(IMAGE.convert("CMYK"), "JPEG"),
-    **{f"jpeg, orientation {tag}": turned("JPEG", tag) for tag in range(1, 9)},
+    **{f"jpeg, orientation {tag}": turned("JPEG", tag) for tag in (2, 5, 6, 8)},
     "png, orientation 6": turned("PNG", 6),
-    "tiff, orientation 6": turned("TIFF", 6),
     "jpeg kept as rgb": save(IMAGE, "JPEG", keep_rgb=True),
-    "gif": save(IMAGE, "GIF"),
     "gif with transparency": save(IMAGE.convert("P"), "GIF", transparency=0),
     "webp": save(IMAGE, "WEBP", quality=60),
     "bmp": save(IMAGE, "BMP"),
-    "tiff": save(IMAGE, "TIFF", compression="tiff_lzw"),
-    "ppm": save(IMAGE, "PPM"),
     "of the very size": save(Image.fromarray(NOISE[:SIZE, :SIZE]), "PNG"),
     "one pixel": save(Image.fromarray(NOISE[:1, :1]), "PNG"),
     "very wide": save(Image.fromarray(RANDOM.integers(0, 256, (3, 301, 3), dtype=np.uint8)), "PNG"),
@@ -123,7 +114,7 @@ def test_inputs_of_a_source_file_are_those_of_its_shard_to_the_bit(
     name: str, sharding: dict[str, Any], tmp_path: Path
 ) -> None:
     content, checks = FILES[name], Checks.of(ShardingSection.model_validate(sharding))
-    stored = check(content, checks, with_pixels=False).content
+    stored = check(content, checks).content
     pixels = torch.from_numpy(centre_square(decode_rgb(stored), SIZE).copy())
     expected = normalise(pixels[None], tuple(MEAN), tuple(STD)).numpy()
     model = open_image_model(tmp_path, sharding)
@@ -135,12 +126,8 @@ def test_inputs_of_a_source_file_are_those_of_its_shard_to_the_bit(
 
 def test_an_image_has_at_most_the_pixels_that_sharding_allows(tmp_path: Path) -> None:
     model = open_image_model(tmp_path, {"max_pixels": 35 * 45 - 1})
-    with pytest.raises(UndecodableImage, match="45 x 35 pixels are more than the limit of 1574"):
+    with pytest.raises(ValueError, match="45 x 35 pixels are more than the limit of 1574"):
         model.prepare(FILES["bmp"])
-
-
-def test_folders_are_walked_by_the_names_of_sharding() -> None:
-    assert {name.encode() for name in image_program.IGNORED_NAMES} == IGNORED_NAMES
 
 
 # Runs a file as a program, and says which packages it has imported.
@@ -208,6 +195,7 @@ def test_a_row_is_a_sample_with_its_labels_and_scores(export: tuple[Path, list[s
 
 
 def test_a_file_that_cannot_be_used_is_named_and_others_are_answered(tmp_path: Path) -> None:
+    assert {name.encode() for name in image_program.IGNORED_NAMES} == IGNORED_NAMES
     colours.write_export(tmp_path / "export")
     images = tmp_path / "images"
     (images / "below").mkdir(parents=True)
@@ -251,27 +239,13 @@ def test_scores_at_a_threshold_are_answered_as_in_training(tmp_path: Path) -> No
         assert sorted(map(int, answer[0])) == np.flatnonzero(multilabel.sigmoid(row) >= edges).tolist()
 
 
-def test_pixels_are_those_beside_the_program(export: tuple[Path, list[str]], tmp_path: Path) -> None:
-    folder, samples = export
-    (tmp_path / "pixels.py").write_text("raise SystemExit(9)")
-    code = "import runpy, sys; del sys.argv[0]; sys.path.insert(0, sys.argv.pop(0)); "
-    code += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    command = [sys.executable, "-I", "-c", code, str(tmp_path), str(folder / "predict.py"), *samples]
-    assert subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
-
-
-@pytest.mark.parametrize("program", [image_program, text_program])
-def test_outputs_that_are_no_numbers_are_no_answers(
-    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    is_text = program is text_program
-    (words if is_text else colours).write_export(tmp_path)
-    model = program.TextModel.open(tmp_path) if is_text else program.ImageModel.open(tmp_path)
-    rows = np.array([[0, 1, 2, 3, 4, 5], [0, np.nan, 2, 3, 4, 5]], np.float32)[:, : len(model.labels)]
-    given = (["red", "green"],) if is_text else (["red", "green"], lambda name: FILES["bmp"])
+def test_outputs_that_are_no_numbers_are_no_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words.write_export(tmp_path)
+    model = text_program.TextModel.open(tmp_path)
+    logits = np.array([[0, 1, 2], [0, np.nan, 2]], np.float32)
     unusable: list[str] = []
-    answers = list(program.predict(model, lambda inputs: {"logits": rows}, *given, None, unusable))
-    assert ([row[0] for row in answers], unusable) == (["red"], ["green"])
+    rows = list(answers.predict(model, lambda inputs: {"logits": logits}, ["red", "green"], str, None, unusable))
+    assert ([row[0] for row in rows], unusable) == (["red"], ["green"])
     assert "not finite numbers" in capsys.readouterr().err
 
 

@@ -148,30 +148,3 @@ def gpu_summary(rank: int = 0) -> TraceSummary:
             for i in range(400)
         ),
     )
-
-
-def cpu_report() -> ProfileReport:
-    """A report of a machine without a GPU, one rank, nothing found."""
-    points = [
-        ProfilePoint(slot_size=s, slots_per_rank=64 // s, num_workers=w, samples_per_s=400.0 + s - 90 * w, windows=3)
-        for s in (16, 32)
-        for w in (0, 1)
-    ]
-    return ProfileReport(
-        fingerprint="fedcba9876543210",
-        made_from={"model": "resnet"},
-        model_fingerprint="m",
-        shards_fingerprint="s",
-        hardware={"cores": "2", "cpu": "a CPU", "gpus": "none"},
-        torch_version="2.13.0+cpu",
-        ranks=1,
-        threads_per_rank=1,
-        global_batch_size=64,
-        points=points,
-        choice=ProfileChoice(slot_size=16, slots_per_rank=4, num_workers=0, reason="within 3 % of the fastest"),
-        method="auto",
-        wall_s=19.8,
-        indicators=Indicators(
-            step_s=0.154, data_time_fraction=0.12, flops_per_sample=5.1e8, memory_peak_bytes=412 * 2**20
-        ),
-    )

@@ -38,7 +38,7 @@ def read(folder: Path) -> EventAccumulator:
     return accumulator
 
 
-def test_scalars_have_the_reports_numbers_and_leave_out_what_was_not_measured(tmp_path: Path) -> None:
+def test_tensorboard_has_the_reports_numbers_and_leaves_out_what_was_not_measured(tmp_path: Path) -> None:
     write_board(tmp_path, report())
     board = read(tmp_path)
     scalars = {tag: [(e.step, e.value) for e in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
@@ -46,10 +46,7 @@ def test_scalars_have_the_reports_numbers_and_leave_out_what_was_not_measured(tm
     assert scalars["loader/samples_per_s"] == [(0, 1200)] and scalars["compute/samples_per_s"] == [(32, 1000)]
     assert scalars["indicators/step_s"] == [(0, pytest.approx(0.1))]
     assert "indicators/mfu" not in scalars and "compute/memory_bytes" not in scalars
-
-
-def test_each_measured_configuration_is_a_row_of_hparams(tmp_path: Path) -> None:
-    write_board(tmp_path, report())
+    # Each measured configuration is a row of HParams.
     folders = sorted((tmp_path / "configurations").iterdir())
     assert len(folders) == 2
     board = read(folders[0])

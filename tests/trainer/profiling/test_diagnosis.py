@@ -1,6 +1,5 @@
 """Indicators over ranks and the six rules: each fires on its cause, with the largest share it could save."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +9,7 @@ from contracts.config import RunConfig
 from tests.conftest import small_config
 from trainer.profiling.diagnosis import Counters, diagnose
 from trainer.profiling.runner import Device
-from trainer.profiling.trace import summarise
 
-TRACES = Path(__file__).parent / "traces"
 A100, CPU = (
     Device(kind, name, True, 1000, has_batch_norm=False, compiles=True, has_layout=True)  # type: ignore[arg-type]
     for kind, name in (("cuda", "NVIDIA A100-SXM4-40GB"), ("cpu", "CPU"))
@@ -101,15 +98,8 @@ def test_exposed_exchange_is_that_of_the_last_rank() -> None:
     alternating = [gpu_summary(exchanges_s=(0.01, 0.05, 0.01, 0.08)), gpu_summary(exchanges_s=(0.05, 0.01, 0.05, 0.08))]
     indicators, fired = diagnose(config(**TUNED), CHOICE, A100, [COUNTERS, COUNTERS], alternating)
     assert (indicators.communication_fraction, fired) == (pytest.approx(0.1), [])
-    straggler = [summarise(TRACES / f"straggler-{rank}.json.gz") for rank in (0, 1)]
-    exchange = [summarise(TRACES / f"exchange-{rank}.json.gz") for rank in (0, 1)]
-    rules = [
-        {finding.rule for finding in diagnose(config(), CHOICE, CPU, [COUNTERS, COUNTERS], summaries)[1]}
-        for summaries in (straggler, exchange)
-    ]
-    assert rules == [set(), {"R6"}]
     # A single rank has no exchange.
-    assert diagnose(config(), CHOICE, CPU, [COUNTERS], straggler[:1])[0].communication_fraction is None
+    assert diagnose(config(), CHOICE, CPU, [COUNTERS], alternating[:1])[0].communication_fraction is None
 
 
 def test_low_mfu() -> None:

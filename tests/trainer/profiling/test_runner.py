@@ -1,7 +1,6 @@
 """Ranks that measure, as real processes: results, a crash, a hang, a rank without memory, torch.compile that fails."""
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from contracts.stage import Output, Stage
 from tests.conftest import small_config
 from tests.trainer.launch.machines import Machine, descendants, make_assignment, network
 from trainer.launch.attempts import JobRecord
-from trainer.launch.launcher import PEERS_LIMIT_S
 from trainer.launch.nodes import Nodes
 from trainer.profiling import runner
 from trainer.profiling.runner import (
@@ -125,26 +123,6 @@ def test_after_a_crash_and_a_hang_answers_are_replayed(
     assert commands.count(("compute", 2)) == 1
     assert sum("device" in record for record in records(tmp_path)) == 3
     assert outcome.counters and not children()
-
-
-def test_a_hang_ends_within_the_budget_with_the_defaults_and_the_reason(small_shards: str, tmp_path: Path) -> None:
-    began = time.monotonic()
-    outcome = measured(small_shards, tmp_path, profile={"slot_sizes": [8], "budget_s": 25}, **planted(hang_at=8))
-    # The launcher's own processes end after it.
-    assert time.monotonic() - began < 25 + PEERS_LIMIT_S
-    assert outcome.result is None or not outcome.result.choice.measured
-    assert outcome.result is None or "hung" in outcome.result.choice.reason
-
-
-def test_torch_compile_that_fails_fails_at_each_size_and_says_why(
-    small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CXX", "/nonexistent")
-    profile = {"slot_sizes": [4, 8]}
-    outcome = measured(small_shards, tmp_path, train={"compile": "on"}, profile=profile, **planted())
-    assert outcome.result is not None and not outcome.result.choice.measured
-    assert {point.slot_size: point.outcome for point in outcome.result.compute} == {4: "failed", 8: "failed"}
-    assert "No working C++ compiler" in outcome.result.choice.reason
 
 
 def test_a_model_that_cannot_be_built_is_the_users_error(small_shards: str, tmp_path: Path) -> None:

@@ -13,16 +13,11 @@ import pytest
 import yaml
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, ProfileChoice, ProfileReport, ShardManifest, find_damage
-from contracts.config import RunConfig
-from contracts.config.load import stage_config
-from contracts.fingerprint import combine, model_fingerprint, train_inputs
+from contracts.artifacts import ProfileReport, ShardManifest, find_damage
 from contracts.stage import run_stage
 from sharding.task import shard
 from tests.conftest import small_config
-from tests.trainer.checkpoint.attempts import manifest
-from trainer.profiling.task import execute, find_followed
-from trainer.weights.source import find_source
+from trainer.profiling.task import execute
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -152,92 +147,3 @@ def test_a_budget_that_ends_before_the_start_leaves_the_defaults_and_a_warning(
     assert "profile.budget_s 1 ended before the ranks had started" in warning and "profile: off" in warning
     assert warning in capfd.readouterr().err
     assert report.files == []
-
-
-# --- a finished training ---------------------------------------------------------------------------------------------
-
-
-def config(**sections: Any) -> RunConfig:
-    values = small_config(**sections)
-    return RunConfig.model_validate({name: value for name, value in values.items() if name != "sharding"})
-
-
-def publish_report(root: str, fingerprint: str, of: RunConfig) -> str:
-    report = ProfileReport(
-        fingerprint=fingerprint,
-        model_fingerprint=model_fingerprint(of),
-        shards_fingerprint="s",
-        hardware={},
-        torch_version="2",
-        ranks=2,
-        threads_per_rank=1,
-        global_batch_size=16,
-        points=[],
-        choice=ProfileChoice(slot_size=4, num_workers=0, reason="r", measured=False),
-    )
-    uri = storage.join(root, fingerprint)
-    storage.publish(storage.join(uri, MANIFEST_NAME), report.to_json())
-    return uri
-
-
-def publish_training(line: Path, of: RunConfig, *, weights: str = "", **changes: Any) -> None:
-    made_from = train_inputs(of, shards="s", weights=weights)
-    values = {"fingerprint": combine(made_from), "made_from": made_from, "finished": True, "profile": "aa", **changes}
-    document = manifest(5).model_copy(update=values)
-    uri = storage.join(storage.normalise(line), "train", document.fingerprint)
-    storage.publish(storage.join(uri, MANIFEST_NAME), document.to_json())
-
-
-def test_a_finished_training_keeps_the_report_that_it_followed(tmp_path: Path) -> None:
-    root = storage.normalise(tmp_path / "profile")
-    kept = publish_report(root, "aa", config())
-    assert find_followed(root, config(), shards="s") is None
-    publish_training(tmp_path, config())
-    assert find_followed(root, config(), shards="s") == kept
-    # What changes no training.
-    others = config(resources={"ranks": 3}, profile={"budget_s": 7}, data={"num_workers": 1})
-    assert find_followed(root, others, shards="s") == kept
-    # What changes it.
-    assert find_followed(root, config(train={"epochs": 7}), shards="s") is None
-    assert find_followed(root, config(), shards="others") is None
-    publish_training(tmp_path, config(train={"epochs": 8}), profile="gone")
-    publish_training(tmp_path, config(train={"epochs": 9}), finished=False)
-    for epochs in (8, 9):
-        assert find_followed(root, config(train={"epochs": epochs}), shards="s") is None
-
-
-def test_a_training_from_weights_is_that_of_their_content(tmp_path: Path) -> None:
-    path, root = tmp_path / "w.safetensors", storage.normalise(tmp_path / "profile")
-    path.write_bytes(b"content")
-    of = config(model={"weights": str(path)})
-    kept = publish_report(root, "aa", of)
-    publish_training(tmp_path, of, weights=find_source(storage.normalise(path)).sha256())
-    assert find_followed(root, of, shards="s") == kept
-    assert find_followed(root, config(), shards="s") is None, "that of random weights"
-    assert find_followed(root, config(model={"weights": "previous"}), shards="s") == kept
-    path.write_bytes(b"changed")
-    assert find_followed(root, of, shards="s") is None
-
-
-def test_the_stage_reuses_it_and_measures_where_it_is_asked_to(
-    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Off, so that nothing is measured where nothing is reused."""
-    of = config(profile={"method": "off"}, resources={"ranks": 1}, train={"learning_rate": 0.5})
-    shards = ShardManifest.load(small_shards).fingerprint
-    kept = publish_report(storage.normalise(tmp_path / "line/profile"), "aa", of)
-    publish_training(tmp_path / "line", of, made_from=train_inputs(of, shards=shards))
-    # As a line gives it to the stage.
-    text = json.dumps(stage_config(of, "profile"))
-    arguments = ["--shards", small_shards, "--config-json", text, "--line", storage.normalise(tmp_path / "line")]
-    assert run_stage("profile", execute, arguments) == 0
-    output = capfd.readouterr()
-    assert output.out.splitlines()[-1] == kept and "a finished training followed it" in output.err
-    # A contradiction is named all the same.
-    wrong = config(profile={"num_workers": [1, 2]}, data={"num_workers": 3}, train={"learning_rate": 0.5})
-    arguments[3] = json.dumps(stage_config(wrong, "profile"))
-    assert run_stage("profile", execute, arguments) == 2 and "data.num_workers is 3" in capfd.readouterr().err
-    arguments[3] = text
-    assert run_stage("profile", execute, [*arguments, "--fresh"]) == 0
-    again = capfd.readouterr().out.splitlines()[-1]
-    assert again != kept and ProfileReport.load(again).method == "off"

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.artifacts import Direction, EarlyStopping, Headline
 from contracts.config import EarlyStoppingSection
-from contracts.errors import ConfigError
 from trainer.evaluate import Evaluation
-from trainer.supervise.limits import describe_stop, is_over, judge, require_validation
+from trainer.supervise.limits import describe_stop, is_over, judge
 
 DIRECTIONS: dict[str, Direction] = {"accuracy": "max", "distance": "min"}
 
@@ -48,15 +46,3 @@ def test_it_is_that_of_its_definition(values: list[int], patience: int, watched:
             assert stopped_after(section, [float(one) for one in values]) == number + 1
             return
     assert stopped_after(section, [float(one) for one in values]) is None
-
-
-def test_it_needs_a_validation_split_and_a_number() -> None:
-    require_validation(None, 0)
-    require_validation(EarlyStoppingSection(), 1)
-    with pytest.raises(ConfigError, match="no validation split"):
-        require_validation(EarlyStoppingSection(), 0)
-    assert not is_over(None, EarlyStoppingSection()) and not is_over(EarlyStopping(since_best=9), None)
-    section = EarlyStoppingSection(metric="validation_accuracy", patience=2)
-    seen = EarlyStopping(best=None, since_best=2)
-    assert is_over(seen, section)
-    assert "validation_accuracy came to no number in 2 evaluations" in describe_stop(seen, section)

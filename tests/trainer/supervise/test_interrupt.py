@@ -1,8 +1,6 @@
 """Ctrl-C in a terminal that runs the training stage: a stop as agreed, that a user asked for."""
 
-import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -11,28 +9,6 @@ from contracts.goodput import account
 from tests.trainer.launch.machines import kill
 from tests.trainer.supervise.test_signals import Job, check_agreed, slow_config
 from tests.trainer.test_task import events
-from trainer.supervise.account import Sections
-from trainer.supervise.stop import RankExit, SignalReceiver, StopRequest, ignore_stop_signals
-
-
-def test_a_rank_hears_it_and_its_loader_processes_do_not() -> None:
-    stop = StopRequest()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-    receiver = SignalReceiver(stop, Sections(), budget_s=60, rank_exit=RankExit(lambda document: None))
-    # What is told after the end changes nothing but this.
-    receiver.close()
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-        deadline = time.monotonic() + 30
-        while not stop.wanted and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert stop.wanted.words == "SIGINT"
-        ignore_stop_signals()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.set_wakeup_fd(-1)
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @pytest.mark.slow

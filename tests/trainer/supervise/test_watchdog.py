@@ -24,7 +24,8 @@ from trainer.supervise.supervisor import RankSupervisor
 
 folder = Path(sys.argv[1])
 events = EventLog(folder, stage="train", attempt="a")
-resources = ResourcesSection(hang_timeout_s=5, stop_budget_s=1)
+# Shorter than anybody may set it.
+resources = ResourcesSection(stop_budget_s=1).model_copy(update={"hang_timeout_s": 1.0})
 record = lambda document: (folder / "end.json").write_text(document.model_dump_json())
 with RankSupervisor(resources, events, rank=0, local_rank=0, record=record) as supervisor:
     account = supervisor.account
@@ -65,7 +66,7 @@ def test_a_section_beyond_its_limit_ends_the_rank(start: Start, tmp_path: Path) 
     assert "rank 0 was in section data" in stacks
     said = (tmp_path / "end.json").read_text()
     assert '"Hung"' in said
-    assert "(limit 5 s) at step 7" in said
+    assert "(limit 1 s) at step 7" in said
     assert '"hang"' in (tmp_path / "events.jsonl").read_text()
 
 
@@ -94,7 +95,7 @@ def test_a_full_disk_neither_ends_a_rank_nor_keeps_it_from_ending(start: Start, 
     assert told.wait(timeout=60) == 75
     _, printed = hangs.communicate(timeout=60)
     assert hangs.returncode == 75, printed
-    assert re.search(r"rank 0 was in section data for [5-9]\.\d s", printed)
+    assert re.search(r"rank 0 was in section data for \d\.\d s", printed)
 
 
 @pytest.mark.slow

@@ -57,8 +57,3 @@ class LacksTwo(Task):
     metrics, update = Small.metrics, Small.update  # type: ignore[assignment]
 
     def __init__(self, context: TaskContext) -> None: ...
-
-
-def build(context: TaskContext) -> Small:
-    """Return a task: no class."""
-    return Small(context)

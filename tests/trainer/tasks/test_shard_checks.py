@@ -2,7 +2,6 @@
 
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +11,6 @@ from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.stage import run_stage
 from tests.conftest import small_config
-from trainer.export.inputs import check_export_of_run
 from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.profiling.task import execute as profile
 from trainer.task import execute as train
@@ -42,8 +40,6 @@ def test_shards_without_a_mean_need_one_in_the_configuration(small_shards: str, 
     changed = manifest.model_copy(update={"mean": None, "std": None, "verify": "none"})
     (tmp_path / MANIFEST_NAME).write_bytes(changed.to_json())
     uri = storage.normalise(tmp_path)
-    with pytest.raises(ConfigError, match=r"data\.mean and data\.std"):
-        load_shards(uri, RunConfig())
     with pytest.raises(ConfigError, match=r"data\.mean and data\.std"):
         load_shards(uri, RunConfig(data=DataSection(mean=[0.5] * 3)))
     data = DataSection(mean=[0.5] * 3, std=[0.25] * 3)
@@ -84,16 +80,3 @@ def test_shards_that_cannot_be_trained_on_end_a_stage_with_2_before_any_rank_sta
     assert run_stage(stage, execute, [*arguments, "--config-json", json.dumps(config)]) == 2
     assert re.search(words, capfd.readouterr().err)
     assert not list(tmp_path.rglob(ASSIGNMENT_NAME))
-
-
-def test_a_stage_by_itself_says_what_an_export_would_refuse(small_shards: str) -> None:
-    manifest = load_shards(small_shards, small())
-    config = RunConfig.model_validate({"export": {"precision": "int8"}})
-    splits = {name: entry.model_copy(update={"samples": 20}) for name, entry in manifest.splits.items()}
-    few, said = manifest.model_copy(update={"splits": splits}), []
-    check_export_of_run(SimpleNamespace(config=config, run="", locate=False, log=said.append), few)
-    assert "warning: these shards cannot be exported" in said[0]
-    # No share of 60 samples is enough.
-    assert "to do: add samples and shard again; or set export.precision" in said[0]
-    check_export_of_run(SimpleNamespace(config=RunConfig(), run="r", locate=False, log=said.append), few)
-    assert len(said) == 1

@@ -1,58 +1,19 @@
-"""Text classification through the whole line: trainings that are killed, and the example."""
+"""The example of text classification through the whole line."""
 
 import csv
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, ShardManifest
-from contracts.config import STAGE_KEYS
+from contracts.artifacts import EvaluationReport, ExportManifest
 from contracts.errors import EXIT_UNPROVEN
-from tests.trainer.tasks import texts
-from tests.trainer.test_kills import kill_in, make
 
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "configs" / "text.yaml"
-BATCH, SLOT, EPOCHS = 10, 3, 6
-
-
-def sections(*, ranks: int, num_workers: int = 0) -> dict[str, Any]:
-    values = texts.sections(
-        train={"global_batch_size": BATCH, "epochs": EPOCHS},
-        parallel={"slot_size": SLOT},
-        checkpoint={"every_steps": 2},
-        data={"num_workers": num_workers},
-        resources={"ranks": ranks, "max_attempts": 20},
-    )
-    return {name: values[name] for name in STAGE_KEYS["train"] if name in values}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_kill_changes_no_bit(text_shards: str, tmp_path: Path) -> None:
-    """Dropout is on, slots differ in length, and one training tokenises in loader processes."""
-    whole = make(tmp_path, "whole", text_shards, sections(ranks=2, num_workers=1))
-    cut = make(tmp_path, "cut", text_shards, sections(ranks=2))
-    assert kill_in(whole, ()) == []
-    pauses = ("forward:4:0", "backward:9:1")
-    assert [at for at, _ in kill_in(cut, pauses)] == list(pauses)
-    found, expected = (CheckpointManifest.load(one.output) for one in (cut, whole))
-    assert (found.parameters_sha256, found.metrics) == (expected.parameters_sha256, expected.metrics)
-    assert expected.headline is not None and expected.headline.metric == "accuracy"
-    entry = ShardManifest.load(text_shards).tokenizer
-    assert entry is not None
-    assert expected.data == {"max_length": 60, "padding": 0, "vocabulary": 400, "tokenizer": entry.crc32c}
-    reports = [
-        EvaluationReport.load(one.evaluation.uri(training.output))
-        for one, training in ((found, cut), (expected, whole))
-        if one.evaluation is not None
-    ]
-    assert len(reports) == 2 and reports[0].details == reports[1].details != {}
 
 
 def shardline(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:

@@ -111,10 +111,9 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    for optimizer in ("sgd", "adamw", "own"):
-        yield Case(torch.float64, optimizer)
-        yield Case(torch.float64, optimizer, CLIP, scaled=True)
-    yield Case(optimizer="adamw", clip=CLIP, scaled=True)
+    yield Case(torch.float64, "sgd")
+    yield Case(torch.float64, "adamw", CLIP, scaled=True)
+    yield Case(torch.float64, "own", CLIP, scaled=True)
     yield Case(strategy="fsdp", clip=CLIP)
     yield Case(strategy="fsdp", optimizer="own")
 

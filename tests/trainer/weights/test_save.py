@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from contracts import storage
+from contracts.artifacts import MANIFEST_NAME
+from contracts.artifacts.export import ShippedFile
 from contracts.config import ModelSection
+from tests.export_fields import make_manifest
 from tests.trainer.tasks.for_tests import image_task, planned_manifest
 from tests.trainer.tasks.texts import BERT
-from tests.trainer.weights.exports import write_export
-from tests.trainer.weights.test_start import ARCHITECTURES, CLASSES, SIZE, network, saved_folder
+from tests.trainer.weights.test_start import ARCHITECTURES, CLASSES, SIZE, network
 from trainer.tasks import text
-from trainer.weights.save import load_saved, save_weights
-from trainer.weights.source import find_source
+from trainer.weights.save import save_weights
+from trainer.weights.source import WEIGHTS_NAME, find_source
 from trainer.weights.start import StartWeights, start_from
 
 # Nothing of this project: what a colleague has.
@@ -34,18 +35,6 @@ for folder in sys.argv[1:]:
         logits = model(inputs).logits
     torch.save({"logits": logits, "labels": [model.config.id2label[row] for row in range(3)]}, folder + "/found.pt")
 """
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_folder_is_one_that_transformers_has_saved(architecture: str, tmp_path: Path) -> None:
-    """Names of files that the library itself writes, and back into a network of ours."""
-    ours = network(architecture, seed=3)
-    save_weights(ours, CLASSES, tmp_path)
-    theirs, _ = saved_folder(tmp_path / "theirs", architecture)
-    assert set(load_file(tmp_path / "model.safetensors")) == set(load_file(theirs / "model.safetensors"))
-    again = network(architecture, seed=4)
-    load_saved(again, tmp_path / "model.safetensors")
-    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in ours.state_dict().items())
 
 
 def test_plain_transformers_computes_the_same_logits(tmp_path: Path) -> None:
@@ -74,19 +63,13 @@ def test_an_exports_folder_is_taken_whole(has_config: bool, tmp_path: Path) -> N
     """A network of transformers has its configuration beside it; one of your own has the classes in labels.json."""
     task, theirs = image_task(planned_manifest(3, classes=list(CLASSES))), network("vit", seed=3)
     (tmp_path / "labels.json").write_text(json.dumps(CLASSES))
-    write_export(tmp_path, theirs, task, list(CLASSES), ["labels.json"])
+    save_weights(theirs, CLASSES, tmp_path)
+    uri = storage.normalise(tmp_path)
+    files = [ShippedFile.of(uri, name) for name in ("labels.json", WEIGHTS_NAME)]
+    (tmp_path / MANIFEST_NAME).write_bytes(make_manifest(signature=task.signature, files=files).to_json())
     if not has_config:
         (tmp_path / "config.json").unlink()
-    uri, ours = storage.normalise(tmp_path), network("vit", seed=4)
+    ours = network("vit", seed=4)
     found = start_from(ours, StartWeights(uri, find_source(uri).sha256()), task)
     assert (found.kind, found.matched_fraction, found.head_taken) == ("export", 1.0, True)
-    assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in theirs.state_dict().items())
-
-
-def test_a_network_of_ones_own_is_a_file_of_its_names(tmp_path: Path) -> None:
-    theirs = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4))
-    save_weights(theirs, CLASSES, tmp_path)
-    assert not (tmp_path / "config.json").exists()
-    ours = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4))
-    load_saved(ours, tmp_path / "model.safetensors")
     assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in theirs.state_dict().items())

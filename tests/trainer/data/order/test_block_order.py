@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,12 +54,6 @@ def orders(draw: Any) -> BlockOrder:
     return blocks(shards, window=draw(st.integers(1, 8)), seed=draw(st.integers(0, 2**62)))
 
 
-@given(orders(), st.integers(0, 3))
-def test_every_sample_comes_once_an_epoch(order: BlockOrder, epoch: int) -> None:
-    places = order.places(epoch, 0, order.num_samples)
-    assert sorted(places.tolist()) == list(range(order.num_samples))
-
-
 @given(orders(), st.integers(0, 2), st.data())
 def test_an_interval_is_that_part_of_the_epoch(order: BlockOrder, epoch: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, order.num_samples))
@@ -87,15 +80,9 @@ def test_the_samples_of_a_window_are_of_its_shards(order: BlockOrder, epoch: int
     assert list(order.windows(epoch, offset)) == [window for window in windows if window.end > offset]
 
 
-def test_epochs_and_seeds_differ() -> None:
-    order, other = blocks([30] * 9, window=3), blocks([30] * 9, window=3, seed=2)
-    assert not (order.places(0, 0, 270) == order.places(1, 0, 270)).all()
-    assert not (order.places(0, 0, 270) == other.places(0, 0, 270)).all()
-
-
-@pytest.mark.parametrize("shards", [[20] * 8, [3, 40, 17, 60, 40]])
-def test_windows_look_like_chance(shards: list[int]) -> None:
-    """Over many epochs every sample comes equally often in every part of the epoch of equal shards."""
+def test_windows_look_like_chance() -> None:
+    """Over many epochs every sample comes equally often in every part of the epoch."""
+    shards = [3, 40, 17, 60, 40]
     order, epochs, parts = blocks(shards, window=len(shards)), 4000, 8
     counts = np.zeros((order.num_samples, parts), dtype=np.int64)
     for epoch in range(epochs):
