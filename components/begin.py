@@ -19,8 +19,8 @@ from contracts.result import RUN_START_NAME, run_uri
 def begin(task: Task, config: RunConfig, line: str) -> str:
     """Write run-start.json, create-only; return the run's data date.
 
-    Where the same run is tried again, its date and its start stay: of another job (in another region) the document
-    names the new one, and the record of the one before goes.
+    A retry of the same run keeps date and start. If it is another job (in another region), the document gets the new
+    job, and the record of the former job is deleted.
     """
     scheduled_at = task.parameter("scheduled_at")
     date = data_date(scheduled_at, task.parameter("created_at"), config.schedule.time_zone)
@@ -48,9 +48,9 @@ def begin(task: Task, config: RunConfig, line: str) -> str:
 
 
 def data_date(scheduled_at: str, created_at: str, time_zone: str) -> str:
-    """Return the moment that a run's data is of: when it was scheduled for, else when it was created.
+    """Return the data date of a run: its scheduled time, else its creation time.
 
-    A run that no schedule has started has no such time: the placeholder for it stays as it is, or is empty.
+    Without a schedule, the placeholder of the scheduled time is unresolved or empty.
 
     Args:
         scheduled_at: ISO 8601; without an offset it is UTC.
@@ -58,7 +58,7 @@ def data_date(scheduled_at: str, created_at: str, time_zone: str) -> str:
         time_zone: Name of the IANA database.
 
     Returns:
-        ISO 8601 with the zone's offset: its first ten characters are the day there, which {date} stands for.
+        ISO 8601 with the zone's offset: its first ten characters are the local day, the value of {date}.
     """
     moment = _moment(scheduled_at) or _moment(created_at) or datetime.datetime.now(datetime.UTC)
     if moment.tzinfo is None:
@@ -67,7 +67,7 @@ def data_date(scheduled_at: str, created_at: str, time_zone: str) -> str:
 
 
 def _moment(text: str) -> datetime.datetime | None:
-    """Return a moment in ISO 8601; None: a placeholder that the service had no value for."""
+    """Parse a time in ISO 8601; None for an unresolved placeholder."""
     try:
         return datetime.datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The container of a component: `python -m components.entry NAME`, which gets the executor input alone."""
+"""Container of the components: `python -m components.entry NAME --executor-input JSON`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ BASE_IMAGE = "python:3.11-slim"
 
 
 def container(name: str) -> dsl.ContainerSpec:
-    """Return what a container component runs."""
-    words = ["--executor-input", dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER]
-    return dsl.ContainerSpec(image=BASE_IMAGE, command=["python", "-m", "components.entry", name], args=words)
+    """Return the container of a component."""
+    arguments = ["--executor-input", dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER]
+    return dsl.ContainerSpec(image=BASE_IMAGE, command=["python", "-m", "components.entry", name], args=arguments)
 
 
 def with_image(component: Any, image: str, *, without: str = "") -> Any:
-    """Return a component on an image.
+    """Return a copy of a component with another image.
 
     Args:
-        component: One of this package's.
+        component: A component of this package.
         image: The image.
-        without: Input to leave out: a task with an optional input artifact is never in KFP's cache.
+        without: Input to remove: KFP never caches a task with an optional input artifact.
     """
     copied = copy.deepcopy(component)
     copied.component_spec.implementation.container.image = image

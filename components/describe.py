@@ -1,13 +1,13 @@
-"""What a finished stage's task leaves for the pages of Vertex AI and Kubeflow, and for lineage.
+"""Output artifacts of a stage's task, for the pages of Vertex AI and Kubeflow, and for lineage.
 
-    its own artifact   the stage's folder; samples, classes, accuracy, verdict and hashes
-    metrics            numbers alone, with names that compare across runs
-    summary            Markdown: numbers, hashes and warnings
-    page               HTML, one self-contained document
-    classes            of training: confusion matrix and ROC curve
+    output artifact   the stage's folder; samples, classes, accuracy, verdict and hashes
+    metrics           numbers, with the same names in all runs
+    summary           Markdown: numbers, hashes and warnings
+    page              HTML, one self-contained document
+    classes           of training: confusion matrix and ROC curve
 
-By the metadata alone the served file can be followed to the listing of the raw files (`made_from_NAME` of a stage is a
-`fingerprint`, or another hash, of the one before).
+The metadata link the served file to the listing of the raw files: `made_from_NAME` of a stage is the `fingerprint`, or
+another hash, of the stage before.
 """
 
 from __future__ import annotations
@@ -33,33 +33,32 @@ from inspection.read import read_run
 from inspection.training import read_goodput
 from inspection.view import RunView
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 def describe(task: Task, config: RunConfig, stage: str, output: str, uri: str) -> None:
-    """Give a task's artifacts what is known of the stage's folder.
+    """Set the output artifacts of a task from the stage's folder.
 
-    What is shown beside the stage's document may be missing or damaged: then it says so, and the stage is none the
-    worse.
+    Files that are only shown may be missing or damaged: the artifact then has the reason, and the task succeeds.
 
     Args:
-        task: Of the pipeline.
-        config: The stage's keys.
-        stage: Its name.
-        output: Name of the artifact that stands for the folder.
-        uri: The folder.
+        task: The task of the pipeline.
+        config: The keys of the configuration that the stage reads.
+        stage: Name of the stage.
+        output: Name of the artifact that points to the folder.
+        uri: URI of the folder.
     """
     line = storage.join(storage.normalise(config.run.root), config.run.name)
     document = MANIFESTS[stage].load(uri)
-    # The other two pages show none, and each image is a request.
+    # Only these pages show images, and each image is a request.
     place, pictures = RunPlace(line, task.run_id), stage in ("shard", "train")
     view = attempt("the run", lambda: read_run(place, pictures=pictures))
     goodput = None
     if isinstance(document, CheckpointManifest):
         goodput = attempt("the account of the training's time", lambda: _read_account(place))
-    measured = attempt("the metrics", lambda: stage_metrics(document, _known(view), _known(goodput)))
-    metrics = _known(measured) or {}
-    warnings = [str(each) for each in (measured, goodput) if isinstance(each, Unreadable)] + stage_warnings(document)
+    measured = attempt("the metrics", lambda: stage_metrics(document, _readable(view), _readable(goodput)))
+    metrics = _readable(measured) or {}
+    warnings = [str(part) for part in (measured, goodput) if isinstance(part, Unreadable)] + stage_warnings(document)
     sha256 = hashlib.sha256(storage.read_bytes(storage.join(uri, MANIFEST_NAME))).hexdigest()
     own_hashes = output_hashes(document)
     hashes = {
@@ -72,7 +71,7 @@ def describe(task: Task, config: RunConfig, stage: str, output: str, uri: str) -
         **own_hashes,
     }
     page = make_page(view, stage)
-    # The hashes first: whatever is left out of too many numbers, the way back stays.
+    # Hashes first: metrics may be omitted for size, the lineage must not.
     task.set_artifact(output, {**hashes, **metrics}, uri=uri)
     task.set_artifact("metrics", metrics)
     summary = attempt("the summary", lambda: summarise(stage, uri, sha256, document, metrics, warnings))
@@ -100,8 +99,8 @@ def make_page(view: RunView | Unreadable, stage: str) -> str:
     return plain_page(f"Stage {stage}", page) if isinstance(page, Unreadable) else page
 
 
-def _known(found: _Found | Unreadable) -> _Found | None:
-    return None if isinstance(found, Unreadable) else found
+def _readable(result: _Result | Unreadable) -> _Result | None:
+    return None if isinstance(result, Unreadable) else result
 
 
 def _read_evaluation(document: Contract, uri: str) -> EvaluationReport:

@@ -4,7 +4,7 @@
                                                    of its inputs; then its artifacts (components/describe.py)
     register, record                              components/register_model.py, components/record_run.py
 
-The exit code is the stage's, as Vertex AI reads it (contracts/process.py); what it prints goes on to the task's log.
+The exit code is that of the stage, mapped for Vertex AI (contracts/process.py); its output goes to the task's log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from contracts.events import ERROR_NAME
 from contracts.process import final_exit_code, outliving_notice, run_process
 from inspection.stages import leave_error
 
-# Options of a stage's command by input artifact, and the artifact that stands for its folder.
+# Option of the stage's command by input artifact; output artifact that points to the stage's folder.
 INPUTS = {
     "shard": {},
     "profile": {"shards": "shards"},
@@ -47,36 +47,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", choices=["list-source", *STAGE_MODULES, "register", "record"])
     parser.add_argument("--executor-input", required=True)
     options = parser.parse_args(arguments)
-    say = functools.partial(print, f"{options.name}:", file=sys.stderr, flush=True)
-    with outliving_notice(say):
+    log = functools.partial(print, f"{options.name}:", file=sys.stderr, flush=True)
+    with outliving_notice(log):
         place: tuple[str, str] | None = None
         try:
             task = Task.parse(options.executor_input)
             config = read_stage_config(task.parameter("config"))
             place = storage.join(storage.normalise(config.run.root), config.run.name), task.run_id
             code, document = run_task(options.name, task, config, place[0]), None
-        except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+        except Exception as error:  # noqa: BLE001 - entry point of the process
             document = ErrorDocument.of(error, traceback.format_exc())
             code = document.exit_code
             if code not in (1, 2):
                 print(document.traceback, file=sys.stderr)
-            say(f"error: {document.message}")
+            log(f"error: {document.message}")
         if place is not None and (document is not None or is_first_machine()):
             try:
                 leave_error(*place, options.name, document)
             except (OSError, ShardlineError) as error:
-                # A bucket that is gone does not change how the task ends.
-                say(f"runs/{place[1]}/errors could not be brought up to date: {error}")
-        return final_exit_code(code, document, say) if document is not None else code
+                # A storage error does not change the exit code.
+                log(f"runs/{place[1]}/errors could not be brought up to date: {error}")
+        return final_exit_code(code, document, log) if document is not None else code
 
 
 def run_task(name: str, task: Task, config: RunConfig, line: str) -> int:
     """Run a task; return its exit code.
 
     Args:
-        name: Its name.
+        name: Name of the task.
         task: Its inputs and outputs.
-        config: Its keys of the configuration.
+        config: The keys of the configuration that it reads.
         line: URI of the line's folder.
     """
     if name == "register":
@@ -90,9 +90,9 @@ def run_task(name: str, task: Task, config: RunConfig, line: str) -> int:
     elif name == "list-source":
         task.set_parameter("listing", _list_source(task, config, line))
     else:
-        options = {option: task.input_uri(given) for given, option in INPUTS[name].items()}
+        options = {option: task.input_uri(artifact) for artifact, option in INPUTS[name].items()}
         options |= {"line": line, "run": task.run_id, "listing": task.parameter("listing")}
-        # On Kubeflow nothing else tells a stage which starts of it belong together.
+        # On Kubeflow only this identifies the restarts of one job.
         variables = {"SHARDLINE_JOB_ID": task.run_id} if task.parameter("run") else {}
         code, printed = _run_command(stage_command(name, config, options), variables)
         if code != EXIT_OK or not is_first_machine():
@@ -112,7 +112,7 @@ def _list_source(task: Task, config: RunConfig, line: str) -> str:
     """Begin the run, and return the URI of the source's listing.
 
     Raises:
-        ToldError, TryAgain: The source cannot be listed: list-source keeps no attempt, so its error is raised here.
+        ToldError, TryAgain: The source cannot be listed.
     """
     from components.begin import begin
 
@@ -125,15 +125,15 @@ def _list_source(task: Task, config: RunConfig, line: str) -> str:
 
 
 def _run_command(command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> tuple[int, bytes]:
-    """Run a stage's command, which gets this process's signals; return its exit code and what it printed."""
+    """Run a stage's command with forwarded signals; return its exit code and its output."""
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        # One that comes before the stage is there is its first.
+        # Signals before the start of the stage are sent after it.
         early.append(number) if child is None else child.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     printed = b""
     try:
         # CLOUD_ML_JOB_ID stays: the stage maps its exit code for Vertex AI (contracts/process.py).
@@ -142,14 +142,14 @@ def _run_command(command: Sequence[str], variables: Mapping[str, str] = MappingP
         for number in early:
             child.send_signal(number)
         assert child.stdout is not None
-        for words in child.stdout:
-            sys.stdout.buffer.write(words)
+        for output_line in child.stdout:
+            sys.stdout.buffer.write(output_line)
             sys.stdout.flush()
-            printed += words
+            printed += output_line
         child.stdout.close()
         code = child.wait()
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
     return code if code >= 0 else 128 - code, printed
 

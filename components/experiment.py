@@ -23,10 +23,10 @@ _PARAMS = {
 
 
 def log_run(record: RunRecord, config: RunConfig, job_name: str) -> str:
-    """Write a run into its experiment, once more if it is there already; return the row's name.
+    """Create or update the row of a run in its experiment; return the row's name.
 
     Args:
-        record: What the run came to.
+        record: Record of the run.
         config: Its whole configuration; `vertex.experiment` is set.
         job_name: Resource name of its PipelineJob.
 
@@ -36,26 +36,23 @@ def log_run(record: RunRecord, config: RunConfig, job_name: str) -> str:
     from google.cloud import aiplatform
     from google.cloud.aiplatform import gapic
 
-    # `init(experiment=...)` would make the project a TensorBoard that somebody has to pay for.
+    # `init(experiment=...)` would create a TensorBoard instance, which costs money.
     aiplatform.init(project=config.cloud.project, location=config.cloud.region)
     experiment = aiplatform.Experiment.get_or_create(config.vertex.experiment)
     name = run_name(config.vertex.experiment, record.id)
-    there = aiplatform.ExperimentRun.get(name, experiment=experiment)
-    run = there or aiplatform.ExperimentRun.create(name, experiment=experiment)
+    existing = aiplatform.ExperimentRun.get(name, experiment=experiment)
+    run = existing or aiplatform.ExperimentRun.create(name, experiment=experiment)
     run.log_params({**describe_params(record, config), "region": job_name.split("/")[3]})
     run.log_metrics(record.row)
     states = gapic.Execution.State
     run.end_run(state=states.COMPLETE if record.state == "succeeded" else states.FAILED)
-    # Last: the service may refuse a job of another region.
+    # Last, since the service may refuse a job of another region.
     run.log(pipeline_job=aiplatform.PipelineJob.get(job_name))
     return name
 
 
 def run_name(experiment: str, run_id: str) -> str:
-    """Return what a run is called in an experiment: its id, or its end where both together are too long.
-
-    The end tells runs apart: time and digits.
-    """
+    """Return the name of a run in an experiment: its id, truncated from the left to the limit of the SDK."""
     return run_id[-(MAX_LENGTH - len(experiment) - 1) :].lstrip("-")
 
 
@@ -65,5 +62,5 @@ def describe_params(record: RunRecord, config: RunConfig) -> dict[str, Value]:
     hashes = {f"{name}_sha256": value for name, value in record.made_from.items() if name in ("shard", "config")}
     machine = config.resources.machine
     gpus = {"machine": machine.type, "accelerator": machine.accelerator_type or "none"}
-    given = {"line": config.run.name, **values, **gpus, **hashes}
-    return {name: value if isinstance(value, int | float) else str(value) for name, value in given.items()}
+    params = {"line": config.run.name, **values, **gpus, **hashes}
+    return {name: value if isinstance(value, int | float) else str(value) for name, value in params.items()}

@@ -1,10 +1,10 @@
-"""The gate before production: which export of a line is in production, and whether a new one replaces it.
+"""Production gate: the export of a line in production, and the decision whether a new export replaces it.
 
     LINE/production.json    the export in production, since when and why, and the decisions on all others
 
-Of a line on Vertex AI the version with the alias `production` decides (components/register_model.py); the document is
-written beside it. An export is decided on once: what was kept out or replaced comes (back) into production by
-`shardline promote` alone. Exports are compared by the command `python -m trainer.judge`.
+On Vertex AI the version with the alias `production` is authoritative (components/register_model.py); the document
+mirrors it. Each export is decided on once: only `shardline promote` puts a rejected or replaced export into production.
+The command `python -m trainer.judge` compares exports.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Decision = dict[str, Any]
 """`results.register` of run.json: `verdict` (production, kept out, not compared or refused), `reason` in words,
 `proof` (the export's verdict), and the numbers of the comparison where there was one."""
 Runner = Callable[[list[str]], subprocess.CompletedProcess[bytes]]
-"""Runs a command to its end."""
+"""Runs a command and waits for its end."""
 _TODO_UNPROVEN = (
     "export with export.runtime=tensorrt on the GPU that serves, run `shardline verify` on the engine's GPU, or set "
     "export.allow_unproven=true"
 )
 _TODO_BY_HAND = "`shardline promote RUN` puts it into production by hand"
-# Entries of the judge's document that a decision has.
+# Entries of the judge's document that are copied to a decision.
 _NUMBERS = ("metric", "candidate", "production", "difference", "interval", "tolerance", "limit", "samples", "left_out")
 
 
 class Production(Contract):
-    """The export that is in production; its fingerprint is the name of its folder LINE/export/FINGERPRINT."""
+    """The export in production; its folder is LINE/export/FINGERPRINT."""
 
     FORMAT_VERSION: ClassVar[int] = 1
 
@@ -66,50 +66,47 @@ class Production(Contract):
 
 
 def read_production(line: str) -> Production | None:
-    """Return a line's document; None: nothing is in production.
-
-    Args:
-        line: URI of the line's folder.
+    """Return the document of a line, given by the URI of its folder; None if nothing is in production.
 
     Raises:
         DataError: It is damaged, or of another line.
     """
     uri = storage.join(line, PRODUCTION_NAME)
     try:
-        found = Production.parse(storage.read_bytes(uri), where=storage.display(uri))
+        document = Production.parse(storage.read_bytes(uri), where=storage.display(uri))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except DataError as error:
-        raise _refused(error.given, "the document as Shardline wrote it") from None
+        raise _invalid_production(error.given, "the document as Shardline wrote it") from None
     name = line.rpartition("/")[2]
-    if storage.join(line.rpartition("/")[0], found.line) != line:
-        raise _refused(f"{storage.display(uri)} is of line {found.line}", f"the document of line {name}")
-    return found
+    if storage.join(line.rpartition("/")[0], document.line) != line:
+        raise _invalid_production(f"{storage.display(uri)} is of line {document.line}", f"the document of line {name}")
+    return document
 
 
 def require_comparable(config: RunConfig, line: str) -> None:
-    """Refuse a run whose export could not be compared with the one in production, before anything is spent.
+    """Refuse a run at its start if its export could not be compared with the one in production.
 
     Raises:
-        DataError: The line's document is damaged, of another line or task, or its export is gone.
+        DataError: The line's document is damaged, of another line or task, or its export is missing.
     """
     current = read_production(line)
     if current is None:
         return
-    where = storage.display(storage.join(line, PRODUCTION_NAME))
+    shown = storage.display(storage.join(line, PRODUCTION_NAME))
     if current.task != config.task.name:
         raise DataError(
-            f"{where} is of task {current.task}, task.name is {config.task.name}",
+            f"{shown} is of task {current.task}, task.name is {config.task.name}",
             allowed=f"task {current.task} in this line",
             todo=f"give the line of task {config.task.name} a run.name of its own",
         )
     export = current.export_uri(line)
-    # One without a manifest is being made again (--fresh).
+    # An export without a manifest is being rewritten (--fresh).
     if not storage.list_names(export):
-        raise _refused(f"{where} names {storage.display(export)}, which is gone", "an export that is there")
+        raise _invalid_production(f"{shown} names {storage.display(export)}, which is gone", "an export that is there")
 
 
-def _refused(given: str, allowed: str) -> DataError:
+def _invalid_production(given: str, allowed: str) -> DataError:
     return DataError(
         given,
         allowed=allowed,
@@ -126,13 +123,13 @@ def decide(
         config: The keys of the configuration that registration reads.
         export: URI of the export.
         shards: URI of the shards whose test split is used.
-        current: URI of the export in production; None: there is none.
+        current: URI of the export in production, or None.
         decided: Earlier decisions by fingerprint.
         run: Runs the judge.
 
     Raises:
         ConfigError: The export is damaged.
-        ShardlineError: The judge came to no end.
+        ShardlineError: The judge failed.
     """
     document = ExportManifest.load(export)
     verification = read_verification(export, document)
@@ -154,42 +151,42 @@ def _judge(config: RunConfig, candidate: str, production: str, shards: str, run:
     values = {name: value for name, value in stage_config(config, "register").items() if name != "cloud"}
     command = [sys.executable, "-m", "trainer.judge", f"--candidate={candidate}", f"--production={production}"]
     command += [f"--shards={shards}", f"--tolerance={config.register.tolerance!r}"]
-    done = run([*command, f"--config-json={json.dumps(values)}"])
-    words = done.stderr.decode(errors="replace")
-    message = words.rpartition("judge: error: ")[2].strip()
-    if done.returncode == EXIT_USER_ERROR:
+    completed = run([*command, f"--config-json={json.dumps(values)}"])
+    stderr = completed.stderr.decode(errors="replace")
+    message = stderr.rpartition("judge: error: ")[2].strip()
+    if completed.returncode == EXIT_USER_ERROR:
         return {"verdict": "not compared", "reason": f"{message}\n  to do: {_TODO_BY_HAND}"}
-    if done.returncode not in (EXIT_OK, EXIT_CHECK_FAILED):
-        message = f"the comparison with production ended with {done.returncode}: {message[-2000:]}"
-        code = max(done.returncode, 0) or EXIT_FAULT
+    if completed.returncode not in (EXIT_OK, EXIT_CHECK_FAILED):
+        message = f"the comparison with production ended with {completed.returncode}: {message[-2000:]}"
+        code = max(completed.returncode, 0) or EXIT_FAULT
         raise ErrorDocument(kind="Judge", exit_code=code, message=message).to_error()
-    found = json.loads(last_line(done.stdout))
-    low, high = found["interval"]
+    result = json.loads(last_line(completed.stdout))
+    low, high = result["interval"]
     reason = (
-        f"{found['metric']} {found['candidate']:.4f}, in production {found['production']:.4f} (difference "
-        f"{found['difference']:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}, {found['samples']} test samples)"
+        f"{result['metric']} {result['candidate']:.4f}, in production {result['production']:.4f} (difference "
+        f"{result['difference']:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}, {result['samples']} test samples)"
     )
-    numbers = {name: found[name] for name in _NUMBERS}
-    if done.returncode == EXIT_OK:
+    numbers = {name: result[name] for name in _NUMBERS}
+    if completed.returncode == EXIT_OK:
         return {"verdict": "production", "reason": reason, **numbers}
-    reason += f": it loses more than {found['limit']:.4f}\n  to do: {_TODO_BY_HAND}"
+    reason += f": it loses more than {result['limit']:.4f}\n  to do: {_TODO_BY_HAND}"
     return {"verdict": "kept out", "reason": reason, **numbers}
 
 
 def run_to_end(command: list[str]) -> subprocess.CompletedProcess[bytes]:
-    """Run the judge in this process's group."""
+    """Run a command and capture its output."""
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=stage_environment(), check=False)
 
 
 def record_decision(config: RunConfig, line: str, run_id: str, fingerprint: str, decision: Decision) -> None:
-    """Keep a decision on an export in the line's document.
+    """Record a decision on an export in the line's document.
 
     Args:
         config: Sections run and task.
         line: URI of the line's folder.
         run_id: Id of the run.
-        fingerprint: Of the export.
-        decision: The decision; its verdict is `production` where the export goes into production.
+        fingerprint: Fingerprint of the export.
+        decision: The decision; with the verdict `production` the export goes into production.
     """
     current = read_production(line)
     decided = dict(current.decided) if current is not None else {}
@@ -201,7 +198,7 @@ def record_decision(config: RunConfig, line: str, run_id: str, fingerprint: str,
 
 
 def put_into_production(config: RunConfig, line: str, run_id: str, fingerprint: str, why: str) -> None:
-    """Write the line's document for another export; the replaced one is decided on. The same one changes nothing."""
+    """Put an export into production in the line's document, and record a decision on the one that it replaces."""
     current, now = read_production(line), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     decided = {} if current is None else dict(current.decided)
     if current is not None and current.fingerprint == fingerprint:

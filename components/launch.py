@@ -1,4 +1,4 @@
-"""Commands of the stages. This module never imports a stage, and never interprets what one does."""
+"""Command lines of the stages. This module never imports a stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from contracts.config.load import stage_config
 from contracts.events import ATTEMPTS_FOLDER
 from contracts.process import available_cores, thread_environment, without_job
 
-# The only place that knows which command a stage is.
 STAGE_MODULES = {
     "shard": "sharding.task",
     "profile": "trainer.profiling.task",
@@ -31,10 +30,9 @@ def stage_command(
     """Return the command of a stage on this machine.
 
     Args:
-        stage: Its name.
-        config: The resolved configuration, of which the stage is given its own sections.
-        options: Where it works (`line` and `run`, or `root` or `output`), `attempt`, `events`, and the URIs of its
-            inputs (`shards`, `profile`, `checkpoint`, `listing`), `data-date`; empty ones are left out.
+        stage: Name of the stage.
+        config: The resolved configuration; the stage gets only its keys.
+        options: Options of the command (contracts/stage.py); empty ones are omitted.
         flags: Any of `fresh`, `list`, `locate`, `dry-run`.
     """
     command = [sys.executable, "-m", STAGE_MODULES[stage], "--end-with-parent", f"--launched-at={time.time()!r}"]
@@ -44,19 +42,19 @@ def stage_command(
 
 
 def stage_environment() -> dict[str, str]:
-    """Return the environment of a stage: a thread count is always set, the user's own wins; of no Vertex AI job."""
-    # Safe path: a folder of the user's that is called `records` or `trainer` must not hide ours.
+    """Return the environment of a stage: thread counts, which the user's variables override, and no Vertex AI job."""
+    # Safe path: a folder `records` or `trainer` of the user must not shadow ours.
     return {**thread_environment(available_cores()), **without_job(os.environ), "PYTHONSAFEPATH": "1"}
 
 
 def attempt_folder(root_uri: str, attempt: str) -> Path:
-    """Return the folder of an attempt's events, errors and log below a stage's root; of one in a bucket: a new one."""
+    """Return the folder of an attempt's events, errors and log: below a local root, else a temporary one."""
     if not storage.is_local(root_uri):
         return Path(tempfile.mkdtemp(prefix="shardline-")) / attempt
     return storage.local_path(root_uri) / ATTEMPTS_FOLDER / attempt
 
 
 def last_line(printed: bytes) -> str:
-    """Return the last line that is not blank, where a stage prints the URI of the folder it finished."""
+    """Return the last line that is not blank: the URI of the folder that a stage finished."""
     lines = [line for line in printed.decode(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""

@@ -1,4 +1,4 @@
-"""Record of a run of a pipeline, whatever happened: run.json, the report, the row of the experiment."""
+"""Record of a pipeline run, also of a failed one: run.json, the report, the row of the experiment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from inspection.report.page import write_report
 from inspection.stages import StageTrace, find_errors, find_last_error, in_order, list_attempts, read_events
 from inspection.training import read_goodput
 
-# Tasks of the pipeline, and the artifact that stands for a stage's folder.
+# Tasks of the pipeline, and the artifact that points to a stage's folder.
 TASKS = {
     "list-source": "",
     "shard": "shards",
@@ -31,19 +31,18 @@ TASKS = {
     "export": "served",
     "register": "registered",
 }
-# For which the service is asked how the tasks ended.
+# Time limit of the request for the states of the tasks.
 _LIMIT_S = 180.0
 
 
 def record(task: Task, config: RunConfig) -> None:
-    """Write the record and the report of the run, and copy them to the line's top.
+    """Write the record and the report of the run, and copy them to the line's folder.
 
     Raises:
-        DataError: All tasks were in KFP's cache, and what one of them stands for was deleted: the run has failed,
-            though no task before this one has.
+        DataError: All tasks succeeded or were cached, but the folder of a cached artifact was deleted.
     """
     line, job = storage.join(storage.normalise(config.run.root), config.run.name), task.parameter("job")
-    # Kubeflow's record has no job to ask of: it runs last, and the stages' events are enough.
+    # On Kubeflow there is no job to query: this task runs last, and the stages' events suffice.
     read = attempt("how the tasks ended", lambda: read_tasks(job)) if job else {}
     tasks = {} if isinstance(read, Unreadable) else read
     run_record = collect(line, task.run_id, config, tasks)
@@ -58,28 +57,28 @@ def record(task: Task, config: RunConfig) -> None:
         attempt("the row of the experiment", lambda: log_run(run_record, config, job))
     print(f"record: {run_record.state}{': ' + run_record.error.splitlines()[0] if run_record.error else ''}")
     task.finish()
-    lost = next(filter(None, (_find_loss(name, detail) for name, detail in tasks.items())), None)
-    if lost is not None and all(map(_is_good, tasks.values())):
-        raise lost
+    loss = next(filter(None, (_find_loss(name, detail) for name, detail in tasks.items())), None)
+    if loss is not None and all(map(_is_good, tasks.values())):
+        raise loss
 
 
 def collect(line: str, run_id: str, config: RunConfig, tasks: Mapping[str, Any]) -> RunRecord:
-    """Return the record of a run from what its stages have left.
+    """Return the record of a run, collected from its stages and tasks.
 
     Args:
         line: URI of the line's folder.
         run_id: Id of the run.
         config: Its whole configuration.
-        tasks: How the pipeline's tasks ended: PipelineTaskDetail by name.
+        tasks: PipelineTaskDetail of the tasks by name.
     """
     started_at_s, started_at = _find_start(line, run_id)
     traces = [_read_trace(line, stage, run_id, tasks.get(stage)) for stage in STAGES]
-    kept = find_errors(line, run_id)
+    stage_errors = find_errors(line, run_id)
     finished = [trace.name for trace in traces if trace.finished]
-    # Without the service's answer: the errors that tasks and stages have left.
+    # Without an answer of the service, the errors that tasks and stages have written.
     names = tasks or TASKS
-    errors = [_explain(line, run_id, name, tasks.get(name), kept.get(name), name in finished) for name in names]
-    made = make_record(
+    errors = [_explain(line, run_id, name, tasks.get(name), stage_errors.get(name), name in finished) for name in names]
+    document = make_record(
         run_id=run_id,
         started_at=started_at,
         config=config,
@@ -89,11 +88,11 @@ def collect(line: str, run_id: str, config: RunConfig, tasks: Mapping[str, Any])
         goodput=read_goodput(line, run_id, training=_find_fingerprint(tasks.get("train"))),
     )
     decision = _read_decision(tasks["register"]) if "register" in tasks else {}
-    return made.model_copy(update={"results": {**made.results, **({"register": decision} if decision else {})}})
+    return document.model_copy(update={"results": {**document.results, **({"register": decision} if decision else {})}})
 
 
 def read_tasks(job: str) -> dict[str, Any]:
-    """Return how the tasks of a PipelineJob ended, by name; one that never began is left out.
+    """Return the details of the started tasks of a PipelineJob by name.
 
     Args:
         job: projects/P/locations/REGION/pipelineJobs/ID.
@@ -109,7 +108,7 @@ def read_tasks(job: str) -> dict[str, Any]:
 
 
 def _is_good(detail: Any) -> bool:
-    """Whether a task's outputs are there: it has made them (SUCCEEDED), or KFP's cache has (SKIPPED)."""
+    """Whether a task has outputs: its own (SUCCEEDED), or those of KFP's cache (SKIPPED)."""
     return detail.state.name in ("SUCCEEDED", "SKIPPED")
 
 
@@ -120,7 +119,7 @@ def _find_artifact(name: str, detail: Any) -> Any | None:
 
 
 def _read_decision(detail: Any) -> dict[str, Any]:
-    """Return the decision that the task `register` has left, as JSON values; empty: it has left none."""
+    """Return the decision of the task `register` as JSON values; empty if there is none."""
     from google.protobuf.json_format import MessageToDict
 
     artifact = _find_artifact("register", detail)
@@ -131,7 +130,7 @@ def _read_decision(detail: Any) -> dict[str, Any]:
 
 
 def _read_trace(line: str, stage: str, run_id: str, detail: Any | None) -> StageTrace:
-    """Return what the attempts of a run tell about a stage, taken together."""
+    """Return the merged events of a stage's attempts in a run."""
     attempts, problems = read_events(line, stage, list_attempts(line, stage, run_id))
     for problem in problems:
         print(f"record: warning: stage {stage}: {problem}")
@@ -139,7 +138,6 @@ def _read_trace(line: str, stage: str, run_id: str, detail: Any | None) -> Stage
     for event in in_order(attempts):
         trace.apply(event)
     if detail is None:
-        # The service has not answered: the stage's own events are enough.
         return trace
     artifact = _find_artifact(stage, detail) if _is_good(detail) else None
     if artifact is not None and _find_loss(stage, detail) is None:
@@ -158,12 +156,12 @@ def _find_start(line: str, run_id: str) -> tuple[float, str]:
     return datetime.datetime.fromisoformat(start["started_at"]).timestamp(), start["started_at"]
 
 
-def _explain(line: str, run_id: str, name: str, detail: Any, kept: ErrorDocument | None, finished: bool) -> str:
-    """Return why a task's outputs are not there; empty: they are, or another one's failure is why it never began."""
+def _explain(line: str, run_id: str, name: str, detail: Any, stage_error: ErrorDocument | None, finished: bool) -> str:
+    """Return why a task has no outputs; empty if it has, or if it was not started."""
     if detail is not None and _is_good(detail):
         return str(_find_loss(name, detail) or "")
-    if kept is not None:
-        return f"task {name}: {kept.message}"
+    if stage_error is not None:
+        return f"task {name}: {stage_error.message}"
     if name in STAGES and not finished and (error := find_last_error(line, name, run_id)) is not None:
         return f"stage {name}: {error.message}"
     if detail is None or detail.state.name in ("NOT_TRIGGERED", "PENDING"):
@@ -179,7 +177,7 @@ def _find_fingerprint(detail: Any | None) -> str:
 
 
 def _find_loss(name: str, detail: Any) -> DataError | None:
-    """Return that the folder of a task's artifact was deleted; None: it is there."""
+    """Return the error for a deleted folder of a task's artifact; None if it exists."""
     artifact = _find_artifact(name, detail)
     try:
         if artifact is not None:
@@ -190,7 +188,7 @@ def _find_loss(name: str, detail: Any) -> DataError | None:
 
 
 def _find_gap(traces: list[StageTrace], config: RunConfig) -> str:
-    """Return that a stage has no output, of which no task says why; empty: all have one."""
-    wanted = [trace for trace in traces if trace.name != "profile" or config.profile.method != "off"]
-    gap = next((trace.name for trace in wanted if not trace.finished), None)
+    """Return an error for the first stage without an output; empty if all have one."""
+    expected = [trace for trace in traces if trace.name != "profile" or config.profile.method != "off"]
+    gap = next((trace.name for trace in expected if not trace.finished), None)
     return "" if gap is None else f"stage {gap}: no output, and no task gives a reason"

@@ -1,9 +1,9 @@
-"""The registration of a served model: an upload to Vertex AI's model registry, and the alias `production`.
+"""Registration of a served model: upload to Vertex AI's model registry, and the alias `production`.
 
-An export that is not proven is not uploaded, unless export.allow_unproven. The gate (components/gate.py) compares it
-with the version that has the alias, and moves alias and `default` where it is not worse.
+An unproven export is not uploaded, unless export.allow_unproven. The gate (components/gate.py) compares an export with
+the version that has the alias, and moves the aliases `production` and `default` to it if it is not worse.
 
-Triton under Vertex AI listens where the environment says, which Vertex AI sets from the port and the routes here
+Vertex AI passes the port and the routes to Triton by environment variables
 (https://docs.cloud.google.com/vertex-ai/docs/predictions/using-nvidia-triton).
 """
 
@@ -30,21 +30,21 @@ PREDICT_ROUTE, HEALTH_ROUTE = "/predict", "/health"
 
 
 def register(task: Task, config: RunConfig) -> None:
-    """Upload an export as a version of the line's model, where it may be, and decide whether it goes into production.
+    """Upload a proven export as a version of the line's model, and decide whether it goes into production.
 
     Args:
-        task: Of the pipeline.
-        config: Its keys that registration reads.
+        task: The task of the pipeline.
+        config: The keys of the configuration that registration reads.
 
     Raises:
         ConfigError, DataError: The export is unreadable, was changed or has no Triton repository, or no known Triton
             release loads it.
-        ShardlineError: The comparison with production came to no end.
+        ShardlineError: The comparison with production failed.
     """
     export, shards = (storage.normalise(task.input_uri(name) or "") for name in ("served", "shards"))
     line = storage.join(storage.normalise(config.run.root), config.run.name)
     document = ExportManifest.load(export)
-    # What is damaged is refused whatever is allowed: an error, not a verdict.
+    # A damaged export is an error, also with allow_unproven.
     require_proven(export, document, allow_unproven=True)
     if document.runtime == TENSORRT_RTX:
         raise ConfigError(
@@ -52,14 +52,14 @@ def register(task: Task, config: RunConfig) -> None:
             allowed="an export of runtime tensorrt or onnx",
             todo="set export.runtime to tensorrt or onnx, or register.upload to false",
         )
-    known = read_production(line)
+    recorded = read_production(line)
     current, resource, registry = None, "", None
     if config.export.allow_unproven or proven_on(document, read_verification(export, document)):
         registry, version = _find_or_upload(config, document, export, task.run_id)
         resource = f"{registry.model_resource_name}@{version}"
-        # Where somebody took the alias away, the line's document knows.
-        current = _find_production(registry) or (known.export_uri(line) if known is not None else None)
-    decided = known.decided if known is not None else {}
+        # If the alias was removed, the line's document decides.
+        current = _find_production(registry) or (recorded.export_uri(line) if recorded is not None else None)
+    decided = recorded.decided if recorded is not None else {}
     decision = decide(config, export, shards, current=current, decided=decided, run=run_to_end)
     if registry is not None and decision["verdict"] == "production" and current != export:
         if (_find_production(registry) or current) != current:
@@ -74,7 +74,7 @@ def register(task: Task, config: RunConfig) -> None:
 
 
 def move_alias(resource: str) -> None:
-    """Put a version into production: the alias, and `default`, which is served where no version is named.
+    """Put a version into production: set the aliases `production` and `default` (served if no version is given).
 
     Args:
         resource: projects/P/locations/REGION/models/ID@VERSION.
@@ -88,7 +88,7 @@ def move_alias(resource: str) -> None:
 
 
 def container_spec(image: str, model: str) -> dict[str, Any]:
-    """Return how Vertex AI serves the Triton repository, as arguments of `aiplatform.Model.upload`."""
+    """Return the arguments of `aiplatform.Model.upload` for serving the Triton repository."""
     return {
         "serving_container_image_uri": image,
         "serving_container_command": ["tritonserver"],
@@ -107,7 +107,7 @@ def container_spec(image: str, model: str) -> dict[str, Any]:
 def _find_or_upload(
     config: RunConfig, document: ExportManifest, uri: str, run_id: str
 ) -> tuple[aiplatform.models.ModelRegistry, str]:
-    """Return the versions of the line's model, and the number of this export's: one that is there, else a new one."""
+    """Return the versions of the line's model, and the existing or new version of this export."""
     from google.cloud import aiplatform
 
     cloud = config.cloud
@@ -120,8 +120,8 @@ def _find_or_upload(
         )
     place = {"project": cloud.project, "location": cloud.region}
     label = {LINE_LABEL: run_label(config.run.name)}
-    found = aiplatform.Model.list(filter=f'display_name="{config.run.name}"', order_by="create_time desc", **place)
-    parent = next((each.resource_name for each in found if label.items() <= each.labels.items()), None)
+    models = aiplatform.Model.list(filter=f'display_name="{config.run.name}"', order_by="create_time desc", **place)
+    parent = next((entry.resource_name for entry in models if label.items() <= entry.labels.items()), None)
     identity = f"export {document.fingerprint}:"
     if parent is not None:
         registry = aiplatform.models.ModelRegistry(parent, **place)
@@ -147,8 +147,8 @@ def _find_or_upload(
 
 
 def _find_production(registry: aiplatform.models.ModelRegistry) -> str | None:
-    """Return the URI of the export whose version has the alias; None: no version has."""
-    version = next((each for each in registry.list_versions() if ALIAS in each.version_aliases), None)
+    """Return the URI of the export whose version has the alias, or None."""
+    version = next((candidate for candidate in registry.list_versions() if ALIAS in candidate.version_aliases), None)
     if version is None:
         return None
     return str(registry.get_model(version.version_id).uri).removesuffix(f"/{REPOSITORY}")

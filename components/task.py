@@ -18,42 +18,41 @@ from contracts.errors import ConfigError, DataError
 from inspection.documents import first_line
 from inspection.pages.quantities import shorten
 
-# Of an artifact's metadata as JSON, where another task takes it: the launcher's payload, one argument of 128 KiB, holds
-# those of all inputs, and the configuration, once per worker pool. 40 kB ran with two pools, 70 kB did not.
+# Metadata of an artifact that is an input of a later task, as JSON: the launcher's payload, one argument of 128 KiB,
+# contains that of all inputs and the configuration, once per worker pool. 40 kB worked with two pools, 70 kB did not.
 MAX_INPUT_BYTES = 8_000
-# Of all others. Vertex AI's limit is 200 kB
+# Metadata of other artifacts. Vertex AI's limit is 200 kB
 # (https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores.artifacts); the rest is
-# for what services add, and for another way of writing numbers.
+# a reserve for fields that services add and for other number formats.
 MAX_METADATA_BYTES = 150_000
 MAX_NAME, MAX_TEXT = 120, 1500
 LEFT_OUT = "left_out"
-# Why something cannot be shown, which may quote what was read.
-_MAX_SAID = 500
-_Found = TypeVar("_Found")
+# The reason may quote file content.
+_MAX_REASON_CHARS = 500
+_Result = TypeVar("_Result")
 
 
 class Unreadable(str):
-    """Why something cannot be shown, for readers."""
+    """Reason why a part of a page cannot be shown."""
 
     __slots__ = ()
 
 
-def attempt(what: str, make: Callable[[], _Found]) -> _Found | Unreadable:
-    """Return what is shown beside a task's result, or why it cannot be.
+def attempt(subject: str, make: Callable[[], _Result]) -> _Result | Unreadable:
+    """Return the result of `make`, or the reason for its error, which is logged.
 
-    A run's files may be of another version, damaged or hostile; nothing that is only shown may fail a task that has
-    ended well.
+    The files of a run may be of another version, damaged or hostile; an error on a page must not fail a task.
     """
     try:
         return make()
-    except Exception as error:  # noqa: BLE001 - what is shown beside the task's result must never fail it
-        said = Unreadable(f"{what} cannot be shown: {shorten(first_line(error), _MAX_SAID)}")
-        sys.stderr.write(f"warning: {said}\n")
-        return said
+    except Exception as error:  # noqa: BLE001 - an error on a page must not fail the task
+        failure = Unreadable(f"{subject} cannot be shown: {shorten(first_line(error), _MAX_REASON_CHARS)}")
+        sys.stderr.write(f"warning: {failure}\n")
+        return failure
 
 
 class Task:
-    """What a task is given, and what it leaves.
+    """Inputs and outputs of a task.
 
     Args:
         executor_input: The message as JSON values.
@@ -65,15 +64,15 @@ class Task:
         self.artifacts: dict[str, dict[str, Any]] = {}
         """URI and metadata of output artifacts, by name."""
         self.run_id: str = self.parameter("run") or self._outputs["outputFile"].rsplit("/", 3)[1]
-        """Vertex AI lays outputs out by it: ROOT/PROJECT_NUMBER/RUN/TASK/executor_output.json. As a parameter, which
-        Kubeflow's tasks have, it would keep all tasks out of KFP's cache."""
+        """Taken from Vertex AI's path of outputs, ROOT/PROJECT_NUMBER/RUN/TASK/executor_output.json; as a parameter
+        (Kubeflow) it would disable KFP's cache for all tasks."""
 
     @classmethod
     def parse(cls, text: str) -> Task:
         """Read the executor input.
 
         Raises:
-            ConfigError: The text is none.
+            ConfigError: The text is no ExecutorInput.
         """
         try:
             return cls(json.loads(text))
@@ -110,20 +109,20 @@ class Task:
     def set_artifact(
         self, name: str, metadata: Mapping[str, Any], *, uri: str = "", content: str | None = None, suffix: str = ""
     ) -> None:
-        """Set an output artifact: its metadata, and either a folder that it stands for or a content.
+        """Set an output artifact: its metadata, and either the URI of a folder or a content.
 
         Args:
-            name: Of the output.
-            metadata: JSON values by name; what has no room is left out, and counted.
-            uri: The folder: later tasks take it, so that MAX_INPUT_BYTES is the limit of the metadata.
-            content: Written to the artifact's own URI.
-            suffix: Of that URI: a bucket's object has its content type by its name, and `.html` opens in a browser.
+            name: Name of the output.
+            metadata: JSON values by name; values beyond the size limit are omitted and counted.
+            uri: The folder, an input of later tasks: metadata are limited to MAX_INPUT_BYTES.
+            content: Written to the artifact's URI.
+            suffix: Suffix of that URI, which determines the content type: `.html` opens in a browser.
         """
-        own = self._outputs["artifacts"][name]["artifacts"][0]["uri"] + suffix
+        target = self._outputs["artifacts"][name]["artifacts"][0]["uri"] + suffix
         if content is not None:
-            storage.replace(own, content.encode())
-        kept, left_out = bound_metadata(metadata, MAX_INPUT_BYTES if uri else MAX_METADATA_BYTES)
-        self.artifacts[name] = {"uri": uri or own, "metadata": {**kept, **({LEFT_OUT: left_out} if left_out else {})}}
+            storage.replace(target, content.encode())
+        data, omitted = bound_metadata(metadata, MAX_INPUT_BYTES if uri else MAX_METADATA_BYTES)
+        self.artifacts[name] = {"uri": uri or target, "metadata": {**data, **({LEFT_OUT: omitted} if omitted else {})}}
 
     def set_parameter(self, name: str, value: str) -> None:
         """Write an output parameter."""
@@ -135,40 +134,36 @@ class Task:
         _write(self._outputs["outputFile"], json.dumps({"artifacts": artifacts}))
 
 
-def require_finished(what: str, uri: str) -> None:
-    """Refuse an artifact whose folder was deleted.
-
-    Raises:
-        DataError: It was; KFP's cache still names it.
-    """
+def require_finished(name: str, uri: str) -> None:
+    """Raise DataError if the folder of an artifact was deleted, which KFP's cache does not notice."""
     if not storage.exists(storage.join(uri, MANIFEST_NAME)):
         raise DataError(
-            f"{what}: {uri} has no {MANIFEST_NAME}; it was deleted after KFP's cache had kept it",
+            f"{name}: {uri} has no {MANIFEST_NAME}; it was deleted after KFP's cache had kept it",
             allowed="the folder of a finished stage",
             todo="run `shardline submit CONFIG --no-cache`, which makes it again (on Kubeflow: a new run)",
         )
 
 
 def is_first_machine(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is the job's first machine, which writes the outputs (Vertex AI's CLUSTER_SPEC; a lone one is)."""
+    """Whether this is the job's first or only machine, which writes the outputs (by Vertex AI's CLUSTER_SPEC)."""
     task = json.loads(environment.get("CLUSTER_SPEC") or "{}").get("task", {})
     return task.get("type", "workerpool0") == "workerpool0" and not task.get("index", 0)
 
 
 def bound_metadata(fields: Mapping[str, Any], most: int = MAX_METADATA_BYTES) -> tuple[dict[str, Any], int]:
-    """Return as much of an artifact's metadata as `most` bytes hold, and how many fields are left out.
+    """Limit an artifact's metadata to `most` bytes; return them and the number of omitted fields.
 
-    Long text is cut. Structures, such as a confusion matrix, are kept before text and numbers, and these in their
-    order; fields whose name is too long are left out.
+    Long text is truncated. Structures, such as a confusion matrix, have priority over text and numbers; fields with too
+    long a name are omitted.
     """
     kept: dict[str, Any] = {}
-    left = most
+    remaining = most
     for name in sorted(fields, key=lambda name: not isinstance(fields[name], list | dict)):
         value = fields[name]
         value = shorten(value, MAX_TEXT) if isinstance(value, str) else value
-        if len(name) > MAX_NAME or (size := len(json.dumps({name: value}))) > left:
+        if len(name) > MAX_NAME or (size := len(json.dumps({name: value}))) > remaining:
             continue
-        left -= size
+        remaining -= size
         kept[name] = value
     return {name: kept[name] for name in fields if name in kept}, len(fields) - len(kept)
 

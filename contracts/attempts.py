@@ -1,8 +1,7 @@
-"""Attempts of a stage whose output is in a bucket: written on this machine's disk, and copied while the work goes on.
+"""Attempts of a stage with an output in a bucket: written to the local disk and copied periodically.
 
-Events, errors and TensorBoard's files are appended to, objects of a bucket cannot be: they are copied whole when they
-have changed. A machine that goes away takes up to 30 s of them along (less in the first minutes), and nothing that
-training continues from.
+Events, errors and TensorBoard files grow, and objects cannot be appended to, so changed files are copied whole. A
+preempted machine loses up to 30 s of them (less in the first minutes), but nothing that training resumes from.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from contracts.errors import ShardlineError, StorageError
 from contracts.events import ATTEMPTS_FOLDER, EventLog
 
 COPY_INTERVAL_S = 30.0
-# At first more often, a tenth of the time since the start: a machine that goes away after a minute has told something.
+# In the first minutes the interval is a tenth of the time since the start.
 _SHARE_OF_LIFE, _SHORTEST_INTERVAL_S = 0.1, 1.0
 
 
@@ -34,21 +33,21 @@ class Copier:
         self._thread = threading.Thread(target=self._work, name="copies events to the bucket", daemon=True)
 
     def add(self, folder: Path, uri: str) -> None:
-        """Copy a folder too, once there is one; a folder in another one that is added goes to its own URI alone."""
+        """Also copy a folder, which may not exist yet; a folder nested in another added one is copied only once."""
         with self._lock:
             self._folders.append((folder, uri))
         if self._thread.ident is None:
             self._thread.start()
 
     def close(self) -> bool:
-        """Copy what has changed since, and stop; whether all is copied."""
+        """Stop, and copy the last changes; return whether all files are copied."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
         return self.copy()
 
     def copy(self) -> bool:
-        """Copy what has changed; whether all is copied. What cannot be is reported, and tried again the next time."""
+        """Copy changed files; return whether all are copied. Failures are reported and retried by the next call."""
         complete = True
         with self._lock:
             added = {folder for folder, _ in self._folders}
@@ -76,7 +75,7 @@ class Copier:
         except FileNotFoundError:
             return True
         except (OSError, ShardlineError) as error:
-            # Work goes on without: what is copied only tells about it.
+            # The copies are informational: the work continues without them.
             print(f"{path} was not copied to {uri}: {error}", file=sys.stderr, flush=True)
             return False
         return True
@@ -93,17 +92,17 @@ def open_attempt(name: str, options: argparse.Namespace, attempt: str, *, keep: 
     """Open the events of an attempt, beside the outputs; of a bucket's, on this machine's disk.
 
     Args:
-        name: Of the stage.
+        name: Name of the stage.
         options: Its command line.
         attempt: Id of the attempt.
-        keep: Whether they are copied to a bucket.
+        keep: Whether events are copied to a bucket.
 
     Raises:
         StorageError: The folder cannot be made.
     """
     folder, copier = Path(options.events) if options.events else None, None
     if not options.looks and (options.root or options.output):
-        # The parent of one output folder is what --root is for many: attempts lie beside the outputs in both.
+        # Attempts are beside the outputs: in --root, or in the parent of --output.
         place = storage.normalise(options.root or parent_of(options.output))
         if storage.is_local(place):
             folder = folder or storage.local_path(place) / ATTEMPTS_FOLDER / attempt

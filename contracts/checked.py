@@ -16,7 +16,7 @@ from contracts.errors import ConfigError, UserError
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a stage or a submission would fail, in the terms of an error."""
+    """A reason why a stage or a submission would fail, with the fields of a UserError."""
 
     given: str
     allowed: str
@@ -28,9 +28,9 @@ class Problem:
         given = f"{where}: {error.given}" if where else error.given
         return cls(given, error.allowed, error.todo)
 
-    def error(self, others: Sequence[Problem] = ()) -> ConfigError:
-        """Return it as an error, word for word; `others` are named behind it."""
-        also = "".join(f"\n  also: {problem.given}" for problem in others)
+    def error(self, further: Sequence[Problem] = ()) -> ConfigError:
+        """Return it as an error with the same text; `further` problems are appended."""
+        also = "".join(f"\n  also: {problem.given}" for problem in further)
         return ConfigError(self.given, allowed=self.allowed, todo=self.todo + also)
 
 
@@ -46,12 +46,12 @@ class Findings(BaseModel):
 
     @contextmanager
     def refusals(self) -> Iterator[None]:
-        """Take a user error of the block as a problem."""
+        """Record a user error of the block as a problem."""
         try:
             yield
         except UserError as error:
             self.problems.append(Problem.of(error))
 
     def leave_unchecked(self, what: str, why: str) -> None:
-        """Note what could not be checked; `why` follows `since`."""
+        """Record what could not be checked, and why."""
         self.unchecked.append(f"unchecked, since {why}: {what}")

@@ -58,7 +58,7 @@ class UserError(ShardlineError):
         self.todo = todo
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions cross process boundaries (DataLoader workers, Beam); keyword-only arguments need help there.
+        # Pickling, e.g. by DataLoader workers and Beam, does not support keyword-only arguments.
         return (_rebuild, (type(self), self.given, self.allowed, self.todo))
 
 
@@ -89,11 +89,11 @@ class TryAgain(ShardlineError):
 
 
 class Preempted(TryAgain):
-    """This machine was told to stop; the work so far is kept, and somebody else starts the next attempt."""
+    """This machine received a stop signal or notice; the work is saved, and the next attempt starts elsewhere."""
 
 
 class PeerPreempted(Preempted):
-    """Another machine of the job was told to stop, and all stopped in agreement; this one waits for it."""
+    """Another machine of the job was preempted, and all stopped in agreement; this one waits for its return."""
 
 
 class CheckFailed(ShardlineError):
@@ -103,7 +103,7 @@ class CheckFailed(ShardlineError):
 
 
 class ErrorDocument(BaseModel):
-    """What a failed stage leaves as error.json: enough for another process to end the same way."""
+    """error.json of a failed stage, from which another process can raise the same error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -116,14 +116,14 @@ class ErrorDocument(BaseModel):
 
     @classmethod
     def of(cls, error: BaseException, traceback: str = "") -> ErrorDocument:
-        """Describe `error`; anything that is not ours counts as a fault of ours."""
+        """Describe `error`; an exception of another type counts as a fault of ours."""
         if isinstance(error, KeyboardInterrupt):
             return cls.interrupted(signal.SIGINT)
         code = error.exit_code if isinstance(error, ShardlineError) else EXIT_FAULT
         message = str(error) if isinstance(error, ShardlineError) else f"{type(error).__name__}: {error}"
-        # One that is told again keeps its kind.
-        told = getattr(error, "document", None)
-        kind = told.kind if isinstance(told, cls) else type(error).__name__
+        # A forwarded error keeps its kind.
+        document = getattr(error, "document", None)
+        kind = document.kind if isinstance(document, cls) else type(error).__name__
         step = error.step if isinstance(error, ShardlineError) else None
         return cls(kind=kind, exit_code=code, message=message, traceback=traceback, step=step)
 
@@ -139,7 +139,7 @@ class ErrorDocument(BaseModel):
 
 
 class ToldError(ShardlineError):
-    """An error of a rank, of another machine or of an earlier attempt, told again with its exit code."""
+    """An error of a rank, of another machine or of an earlier attempt, forwarded with its exit code."""
 
     def __init__(self, document: ErrorDocument) -> None:
         super().__init__(document.message)

@@ -1,7 +1,7 @@
-"""JSON events: what a stage says while it works, one object a line.
+"""Event log of a stage: JSON lines, one file per attempt.
 
-A stage writes them below its folder, in `attempts/ATTEMPT/events.jsonl`, a file an attempt; `shardline run` reads them
-and draws. Every event has `time` (seconds since the epoch), `stage`, `attempt` and `event`, which is one of:
+A stage writes it to `attempts/ATTEMPT/events.jsonl`; `shardline run` draws progress from it. Every event has `time`
+(seconds since the epoch), `stage`, `attempt` and `event`, which is one of:
 
     start      the process is up; launched_at is when its parent started it
     ready      imports are done and work begins
@@ -40,7 +40,7 @@ ATTEMPTS_FOLDER = "attempts"
 class EventLog:
     """Appends events of one attempt; several processes may append to the same file.
 
-    An event that cannot be written (the disk is full) is lost, which is said once on stderr: the work goes on.
+    An event that cannot be written (full disk) is lost, with one warning on stderr.
     """
 
     def __init__(self, folder: Path | None, *, stage: str, attempt: str) -> None:
@@ -58,7 +58,7 @@ class EventLog:
         record = {"time": time.time(), "stage": self.stage, "attempt": self.attempt, "event": event, **fields}
         line = (json.dumps(record) + "\n").encode()
         try:
-            # One write to a file opened for appending: lines of several processes do not mix.
+            # One write with O_APPEND: lines of several processes do not interleave.
             descriptor = os.open(self.folder / EVENTS_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 os.write(descriptor, line)
@@ -78,19 +78,16 @@ class EventReader:
         self._offset = 0
 
     def poll(self) -> Iterator[dict[str, Any]]:
-        """Yield the events written since the last call; a line that is not whole waits for the next.
-
-        A line that is no JSON is passed over: the disk was full when it was written.
-        """
+        """Yield the complete events since the last call; lines that are no JSON (full disk) are skipped."""
         try:
             with self.path.open("rb") as stream:
                 stream.seek(self._offset)
                 content = stream.read()
         except FileNotFoundError:
             return
-        whole = content.rfind(b"\n") + 1
-        self._offset += whole
-        for line in content[:whole].splitlines():
+        num_complete = content.rfind(b"\n") + 1
+        self._offset += num_complete
+        for line in content[:num_complete].splitlines():
             try:
                 record = json.loads(line)
             except ValueError:
@@ -100,7 +97,7 @@ class EventReader:
 
 
 def print_error(message: str) -> None:
-    """Print to stderr what can be said nowhere else, or to nobody: stderr may be a file on the disk that is full."""
+    """Print to stderr and ignore errors: stderr may be a file on a full disk."""
     with suppress(OSError):
         sys.stderr.write(f"{message}\n")
         sys.stderr.flush()

@@ -43,8 +43,8 @@ def shard_inputs(config: RunConfig, listing: str, tokenizer: str = "") -> dict[s
     """
     # How files are compared is in the listing's hash.
     limits = {"max_rejected_fraction", "duplicates", "max_class_shift", "new_classes"}
-    without = {"source", "incremental", "compare", *limits}
-    fields = config.sharding.model_dump(mode="json", exclude=without)
+    excluded = {"source", "incremental", "compare", *limits}
+    fields = config.sharding.model_dump(mode="json", exclude=excluded)
     fields["format"] = config.sharding.shard_format
     if tokenizer:
         # By its content, wherever it lies; what a training needs is not asked.

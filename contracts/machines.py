@@ -188,8 +188,8 @@ class Machine:
         if kind.is_committed_whole and not self.type.startswith("a2-highgpu"):
             return None, None
         hourly = 0.0 if kind.is_committed_whole else on_demand - self.gpus * kind.usd_per_h[0]
-        one, three = (self.gpus * price for price in kind.committed_usd_per_h)
-        return (one, hourly), (three, hourly)
+        one_year, three_years = (self.gpus * price for price in kind.committed_usd_per_h)
+        return (one_year, hourly), (three_years, hourly)
 
 
 def serving_section(config: RunConfig) -> MachineSection:
@@ -225,7 +225,7 @@ def find_machine(section: MachineSection) -> Machine:
     elif not kind:
         todo = "set accelerator_type too, or leave accelerator_count at auto"
     else:
-        todo = f"set accelerator_count to {' or '.join(str(each.gpus) for each in of_kind)}, or leave it at auto"
+        todo = f"set accelerator_count to {' or '.join(str(machine.gpus) for machine in of_kind)}, or leave it at auto"
     given = f"{type_} with {'' if count == 'auto' else f'{count} x '}{kind or 'a GPU without accelerator_type'}"
     raise _refusal(given, "; ".join(machine.label for machine in machines), todo)
 

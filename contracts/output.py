@@ -1,7 +1,7 @@
 """Output folders: exclusive lock, ownership marker, safe deletion.
 
-The lock lies beside the folder, not in it: what deletes the folder must hold it, and a folder without a manifest may be
-another's until it was looked at. It is removed at the end; one that a killed process has left is in nobody's way.
+The lock file is beside the folder, since it is held while the folder is deleted. It is removed at the end; one that a
+killed process has left blocks nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import ConfigError, TryAgain
 
-# Says whose folder a given --output is.
+# Ownership marker of a folder given by --output: the name of its stage.
 MARK_NAME = ".stage"
-# What the error of a stage needs that finds no room for more.
+# Room on the disk that the error of a stage needs.
 LEAST_ROOM_BYTES = 2048
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -63,7 +63,7 @@ class Lock:
                 f"another process (pid {holder}) is working on {storage.display(uri)}; wait for it to end, or end it"
             ) from None
         if os.fstat(stream.fileno()).st_nlink == 0:
-            # The one that held it has removed it after it was opened here: a third process may hold another by now.
+            # The former holder removed the file after it was opened here: a third process may have locked a new one.
             stream.close()
             raise TryAgain(f"another process has just ended its work on {storage.display(uri)}; start again")
         stream.truncate(0)
@@ -73,7 +73,7 @@ class Lock:
         self._path = path
 
     def release(self) -> None:
-        """Let go, and remove the file, while nobody else can hold it."""
+        """Remove the lock file, then release the lock."""
         if self._stream is not None:
             self._path.unlink(missing_ok=True)
             self._stream.close()
@@ -81,16 +81,15 @@ class Lock:
 
 
 def is_locked(uri: str) -> bool | None:
-    """Whether a process holds the lock of a folder, as this machine sees it; None: there is no lock, so nobody knows.
+    """Whether a process on this machine holds the lock of a folder; None: there is no lock file, so it is unknown.
 
-    Only looked at: who takes the lock meanwhile may be refused once. For locks that are taken before anybody knows of
-    the folder, as a run's.
+    A process that takes the lock during this check may be refused once.
     """
     folder = storage.local_path(uri)
     if fcntl is None:
         return None
     try:
-        # Not to wait for whoever writes a pipe of that name.
+        # O_NONBLOCK: opening a pipe of that name would wait.
         descriptor = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
@@ -106,7 +105,7 @@ def is_locked(uri: str) -> bool | None:
 
 
 def require_room(uri: str) -> None:
-    """See to it that the disk of a local folder, which is made, is not full: there not even the error is kept.
+    """Create a local folder and check that its disk is not full, since not even the error could be written.
 
     Raises:
         ConfigError: It is full.
@@ -150,7 +149,7 @@ def check_apart(source: str | None, place: str) -> None:
 
 
 def mark_folder(uri: str, stage: str) -> None:
-    """See to it that a folder given by --output is a stage's own: new, empty, or marked by an attempt of it.
+    """Mark a folder given by --output as owned by a stage; it must be new, empty, or marked by that stage.
 
     Raises:
         ConfigError: It holds files that no attempt of this stage has written.
@@ -174,7 +173,7 @@ def mark_folder(uri: str, stage: str) -> None:
 
 
 def empty_folder(uri: str) -> None:
-    """Delete what is in a marked folder, its manifests first; the mark stays."""
+    """Delete the content of a marked folder, manifests first, and keep the mark."""
     storage.delete(storage.join(uri, MANIFEST_NAME))
     for name in storage.list_names(uri):
         if name != MARK_NAME:

@@ -61,15 +61,15 @@ def named_code(config: RunConfig) -> dict[str, str]:
     }
     loss = config.task.arguments.get("loss")
     if ":" not in config.task.name and isinstance(loss, str) and _NAME.fullmatch(loss):
-        # Of a task of this project: the one argument that may name a function.
+        # The only argument of a built-in task that may name a function.
         names["task.arguments.loss"] = loss
     return {setting: name for setting, name in names.items() if ":" in name}
 
 
 def code_hash(code: CodeSection) -> str:
-    """Return the hash in the name of an archive; empty: code.path is none."""
-    found = _ARCHIVE.fullmatch(code.path.rpartition("/")[2])
-    return found[1] if found else ""
+    """Return the hash in the name of an archive; empty if code.path is no archive."""
+    match = _ARCHIVE.fullmatch(code.path.rpartition("/")[2])
+    return match[1] if match else ""
 
 
 def pin_code(config: RunConfig, line: str) -> PinnedCode:
@@ -97,10 +97,10 @@ def pin_code(config: RunConfig, line: str) -> PinnedCode:
 
 
 def pack(folder: Path, outputs: Sequence[Path] = ()) -> tuple[bytes, list[str]]:
-    """Return a folder's code as a tar file, a pure function of paths and contents, and warnings of what is left out.
+    """Return a folder's code as a reproducible tar file, and warnings about omitted links.
 
-    It holds all *.py files, and all files of packages. Left out are hidden files and folders, caches, virtual
-    environments, links, and outputs of stages.
+    The file contains all *.py files, and all files of packages, without hidden files and folders, caches, virtual
+    environments, links and outputs of stages.
 
     Args:
         folder: The folder, `code.path`; it may itself be a link.
@@ -145,12 +145,12 @@ def pack(folder: Path, outputs: Sequence[Path] = ()) -> tuple[bytes, list[str]]:
 
 
 def _find_files(folder: Path, outputs: set[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the files of a folder that are code, and the links in it, in a fixed order."""
+    """Return the code files of a folder and its links, in a fixed order."""
     files: list[Path] = []
     links: list[Path] = []
     for place, folders, names in os.walk(folder, onerror=_refuse_unreadable):
-        here = Path(place)
-        candidates = [here / name for name in sorted((*folders, *names)) if _may_be_code(name)]
+        parent = Path(place)
+        candidates = [parent / name for name in sorted((*folders, *names)) if _may_be_code(name)]
         links += [path for path in candidates if path.is_symlink()]
         folders[:] = [
             path.name
@@ -162,7 +162,7 @@ def _find_files(folder: Path, outputs: set[Path]) -> tuple[list[Path], list[Path
             and not any((path / RUNS_FOLDER).glob(f"*/{RUN_START_NAME}"))
             and path.resolve() not in outputs
         ]
-        is_package = (here / "__init__.py").is_file()
+        is_package = (parent / "__init__.py").is_file()
         files += [
             path
             for path in candidates
@@ -200,10 +200,10 @@ def install_code(code: CodeSection) -> None:
 
 
 def unpack(content: bytes, code: CodeSection) -> Path:
-    """Return the folder of an archive's files on this machine: in the user's cache, made once.
+    """Unpack an archive into the user's cache, unless it is there, and return its folder.
 
     Raises:
-        DataError: The content is not what its name says.
+        DataError: The hash of the content differs from the archive's name.
     """
     sha256 = code_hash(code)
     try:
@@ -213,34 +213,34 @@ def unpack(content: bytes, code: CodeSection) -> Path:
     if hashlib.sha256(tar).hexdigest() != sha256:
         raise DataError(
             f"the archive of own code {code.path} was changed: its content has another hash than its name",
-            allowed="an archive as the line made it: what runs must be what was hashed",
-            todo="delete it, and run the same command again: it is made anew from your own code.path",
+            allowed="an unchanged archive of the line",
+            todo="delete it, and run the same command again: it is packed again from your code.path",
         )
     target = user_cache(CODE_FOLDER) / sha256
-    if target.is_dir() and _holds(target, tar):
+    if target.is_dir() and _has_exactly(target, tar):
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".new-"))
+        scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=".new-"))
     except OSError:
-        # A machine without a home that can be written.
-        made = Path(tempfile.mkdtemp(prefix="shardline-code-"))
-        target = made / "files"
+        # There is no writable home.
+        scratch = Path(tempfile.mkdtemp(prefix="shardline-code-"))
+        target = scratch / "files"
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
-        archive.extractall(made / "files", filter="data")
-    if target.parent == made:
+        archive.extractall(scratch / "files", filter="data")
+    if target.parent == scratch:
         return target
-    if not _holds(target, tar):
-        # Somebody changed it; whoever imports from it goes on with what is open.
+    if not _has_exactly(target, tar):
+        # Its files were changed.
         shutil.rmtree(target, ignore_errors=True)
-    # Where another process was faster, its folder holds the same.
+    # Fails if another process has unpacked the same archive meanwhile.
     with contextlib.suppress(OSError):
-        (made / "files").rename(target)
-    shutil.rmtree(made, ignore_errors=True)
+        (scratch / "files").rename(target)
+    shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
-def _holds(folder: Path, tar: bytes) -> bool:
+def _has_exactly(folder: Path, tar: bytes) -> bool:
     """Whether a folder holds the files of a tar file, and no other modules."""
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         files = {folder / member.name: archive.extractfile(member) for member in archive}
@@ -257,10 +257,10 @@ _folders: list[Path] = []
 
 
 def append_code(folder: Path) -> None:
-    """Append a folder to sys.path, behind everything else: no module of ours or of a library is replaced by it."""
+    """Append a folder to the end of sys.path, so that it cannot shadow modules of this project or of libraries."""
     former = code_folder()
     if former is not None and former != folder:
-        # What was imported from there is of other files.
+        # Unload the modules of the former folder.
         for name, module in list(sys.modules.items()):
             if Path(getattr(module, "__file__", None) or "/").is_relative_to(former):
                 del sys.modules[name]
@@ -271,7 +271,7 @@ def append_code(folder: Path) -> None:
 
 
 def code_folder() -> Path | None:
-    """Return the folder of own code that this process has installed; None: none."""
+    """Return the folder of own code that this process has installed, or None."""
     return _folders[-1] if _folders else None
 
 

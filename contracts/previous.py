@@ -1,7 +1,7 @@
-"""Finished trainings of a line, and the one that `model.weights: previous` names.
+"""Finished trainings of a line, and the one that `model.weights: previous` selects.
 
-A run records it in run-start.json when it begins: a compiled or scheduled pipeline cannot know it, and all attempts of
-a run must start from the same weights.
+A run records its choice in run-start.json when it begins, since a compiled or scheduled pipeline cannot contain it, and
+all attempts of a run must start from the same weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def describe_previous(config: RunConfig, line: str) -> dict[str, str | None]:
 
 
 def read_previous(line: str, *runs: str) -> str | None:
-    """Return the URI of the training that the first of these runs has recorded, else the newest one of now.
+    """Return the URI of the training that the first of these runs has recorded, else of the newest one.
 
     None: the line has no finished training, or had none when the run began.
     """
@@ -40,12 +40,12 @@ def read_previous(line: str, *runs: str) -> str | None:
 
 
 def find_previous(line: str) -> str | None:
-    """Return the URI of the newest finished training of a line; None: it has none."""
+    """Return the URI of the newest finished training of a line, or None."""
     return next((uri for uri, _ in _list_finished(line)), None)
 
 
 def list_same(line: str, made_from: dict[str, str]) -> list[tuple[str, CheckpointManifest]]:
-    """Return the finished trainings with these inputs, whatever weights they started from, newest first."""
+    """Return the finished trainings with these inputs, apart from the initial weights, newest first."""
     return [
         (uri, manifest)
         for uri, manifest in _list_finished(line)
@@ -59,13 +59,13 @@ def find_training_of_run(uri: str) -> str | None:
     Raises:
         DataError: The record of the run in the folder `uri` is damaged.
     """
-    where = storage.join(uri, RUN_NAME)
-    record = RunRecord.parse(storage.read_bytes(where), where=where)
+    record_uri = storage.join(uri, RUN_NAME)
+    record = RunRecord.parse(storage.read_bytes(record_uri), where=record_uri)
     return next((stage.uri for stage in record.stages if stage.name == "train" and stage.uri), None)
 
 
 def _list_finished(line: str) -> list[tuple[str, CheckpointManifest]]:
-    """Return the finished trainings, newest first; one whose manifest is damaged is none."""
+    """Return the finished trainings with an intact manifest, newest first."""
     trainings = storage.join(line, "train")
     finished = []
     for uri in (storage.join(trainings, name) for name in storage.list_names(trainings)):
@@ -74,4 +74,4 @@ def _list_finished(line: str) -> list[tuple[str, CheckpointManifest]]:
                 finished.append((uri, CheckpointManifest.load(uri)))
             except DataError:
                 continue
-    return sorted(finished, key=lambda found: (found[1].finished_at, found[0]), reverse=True)
+    return sorted(finished, key=lambda training: (training[1].finished_at, training[0]), reverse=True)

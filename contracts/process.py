@@ -1,16 +1,17 @@
-"""Processes of the line: thread counts, end with the parent, a fast start and end, and the end on Vertex AI.
+"""Processes of the line: thread counts, end with the parent, fast start and exit, and exit codes on Vertex AI.
 
 Vertex AI treats the exit code of a container as follows
 (https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service):
 any code other than 0 is a user code exception, which shuts down all workers of the job; 6 and 134 (SIGABRT), 11 and
-139 (SIGSEGV) may be transient, and the job is restarted up to three times. It names neither 75 nor 143. So there
+139 (SIGSEGV) may be transient, and the job is restarted up to three times. 75 and 143 are not mentioned. Therefore, on
+Vertex AI,
 
-    a process that was told to stop     saves, and waits to be killed with its machine: its exit code is never read
-    one that asks for another attempt   ends with 134
-    all others                          end as everywhere
+    a preempted process                       saves, and waits to be killed with its machine, without an exit code
+    a process that requests another attempt   ends with 134
+    all others                                end as on other platforms
 
-134 is returned, not raised as a signal: the command of a container may be process 1 of its namespace, for which the
-kernel drops SIGABRT, and which abort() then ends by SIGSEGV.
+134 is an exit code, not a signal: the command may be process 1 of its container, for which the kernel drops SIGABRT, so
+that abort() ends it by SIGSEGV.
 """
 
 from __future__ import annotations
@@ -33,20 +34,19 @@ from typing import NoReturn
 from contracts.environment import settle
 from contracts.errors import EXIT_TRY_AGAIN, ErrorDocument, Preempted
 
-# ONNX Runtime 1.31 reports its use to its maker unless this is 1 when it is loaded. Seen by the guard of a rehearsal,
-# which refuses every host but its own.
+# ONNX Runtime 1.31 sends telemetry unless this is 1 when it is loaded.
 _QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
 # Read by OpenMP, MKL and OpenBLAS when they are loaded: they must be set before torch or numpy is imported.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _PR_SET_PDEATHSIG = 1
 JOB_ID_VARIABLE = "CLOUD_ML_JOB_ID"
-"""Name of a custom job in the environment of Vertex AI's containers, and of no other platform's:
+"""Environment variable with the name of a Vertex AI custom job; no other platform sets it:
 https://docs.cloud.google.com/vertex-ai/docs/training/code-requirements"""
 EXIT_ABORTED = 134
 """128 + SIGABRT, as container runtimes report it."""
 ASKS_AGAIN = (EXIT_TRY_AGAIN, EXIT_ABORTED)
-"""Exit codes of a stage that asks for another attempt, on any platform."""
-# Longer than the longest notice of Compute Engine, 120 s, with the 30 s of a shutdown behind it:
+"""Exit codes of a stage that requests another attempt, on any platform."""
+# More than the longest notice of Compute Engine, 120 s, plus 30 s of shutdown:
 # https://docs.cloud.google.com/compute/docs/instances/spot#preemption
 KILL_LIMIT_S = 180.0
 
@@ -59,21 +59,20 @@ def available_cores() -> int:
 
 
 def threads_per_rank(ranks: int) -> int:
-    """Return cores divided by ranks, at least one: two unset thread pools on busy cores were seen 50 times slower."""
+    """Return cores per rank, at least one; without a limit, competing thread pools were measured 50 times slower."""
     return max(1, available_cores() // ranks)
 
 
 def thread_environment(threads: int) -> dict[str, str]:
     """Return environment variables that fix the intra-op threads of a child process.
 
-    The library tokenizers gets none: those that it has when a process is forked are missing in the new one, which would
-    wait for them.
+    The library tokenizers gets none: a forked process lacks its threads and would wait for them.
     """
     return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere nothing happens)."""
+    """Have the kernel kill this process when its parent dies (Linux only)."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid()
@@ -83,7 +82,7 @@ def end_with_parent() -> None:
 
 
 def end_with(pid: int) -> None:
-    """End this process when another one ends that need not be its parent (Linux; elsewhere nothing happens)."""
+    """End this process when the process `pid` ends, which need not be its parent (Linux only)."""
     if not hasattr(os, "pidfd_open"):
         return
     try:
@@ -91,10 +90,10 @@ def end_with(pid: int) -> None:
     except ProcessLookupError:
         os._exit(os.EX_TEMPFAIL)
     except OSError:
-        return  # a kernel without it
+        return  # not supported by this kernel
 
     def watch() -> None:
-        # It becomes readable when the process ends.
+        # A pidfd becomes readable when its process ends.
         select.select([descriptor], [], [])
         os._exit(os.EX_TEMPFAIL)
 
@@ -104,8 +103,8 @@ def end_with(pid: int) -> None:
 def run_process(main: Callable[[], int]) -> NoReturn:
     """Run the main function of a process, and exit with the code that it returns.
 
-    Until `imports_done`, and at the end, nobody looks for garbage in cycles: torch or Beam leave a million objects to
-    look through and none to free. That saves 0.3 s of a start and 0.3 s of an end (medians of five, one core).
+    Garbage collection is off until `imports_done` and at exit: torch or Beam leave a million objects and no garbage.
+    That saves 0.3 s at the start and 0.3 s at exit (medians of five, one core).
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -117,29 +116,29 @@ def run_process(main: Callable[[], int]) -> NoReturn:
 
 
 def imports_done() -> None:
-    """Look for garbage from now on: the work begins."""
+    """Enable garbage collection; call it after the imports."""
     gc.enable()
 
 
 def is_vertex(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process is of a container of a Vertex AI custom job."""
+    """Whether this process runs in a container of a Vertex AI custom job."""
     return bool(environment.get(JOB_ID_VARIABLE))
 
 
 def without_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a stage whose exit code its parent reads: none of a Vertex AI custom job."""
+    """Return the environment without the mark of a Vertex AI job, for a stage whose exit code its parent reads."""
     return {name: value for name, value in environment.items() if name != JOB_ID_VARIABLE}
 
 
 @contextmanager
 def outliving_notice(say: Say) -> Iterator[None]:
-    """Let SIGTERM end nothing in the block where this process is of Vertex AI and handles it in no other way.
+    """Ignore SIGTERM in the block, on Vertex AI and unless it has a handler: the work continues until it is killed.
 
-    The work goes on until the machine is gone, as it does where the command is process 1 of its container. What has a
-    handler of its own (the launcher of a training, a profile) sets it inside.
+    So does a command that is process 1 of its container. The launcher of a training and a profile set their own
+    handlers inside the block.
 
     Args:
-        say: Tells the user.
+        say: Logs a message.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not is_vertex() or not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -149,7 +148,7 @@ def outliving_notice(say: Say) -> Iterator[None]:
     def go_on(number: int, frame: FrameType | None) -> None:
         say(f"told to stop ({signal.Signals(number).name}): there is nothing to save; going on until it is killed")
 
-    # Not SIG_IGN, which the processes that this one starts would inherit.
+    # Not SIG_IGN, which child processes would inherit.
     signal.signal(signal.SIGTERM, go_on)
     try:
         yield
@@ -158,19 +157,18 @@ def outliving_notice(say: Say) -> Iterator[None]:
 
 
 def final_exit_code(code: int, error: ErrorDocument | None, say: Say, *, limit_s: float = KILL_LIMIT_S) -> int:
-    """Return the exit code of a process whose work is over and saved; on Vertex AI, first wait to be killed.
+    """Return the exit code of a finished process; on Vertex AI a preempted process first waits to be killed.
 
     Args:
-        code: What the process ends with elsewhere.
-        error: Why it ends; None: it has finished.
-        say: Tells the user.
-        limit_s: Seconds that a process that was told to stop waits.
+        code: Exit code on other platforms.
+        error: Error that ends the process; None: it has finished.
+        say: Logs a message.
+        limit_s: Seconds that a preempted process waits.
     """
     if not is_vertex() or code != EXIT_TRY_AGAIN:
         return code
     if error is not None and error.kind == Preempted.__name__:
         if threading.current_thread() is threading.main_thread():
-            # Whatever handler the work has left: it has ended.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             say(
@@ -180,7 +178,7 @@ def final_exit_code(code: int, error: ErrorDocument | None, say: Say, *, limit_s
             time.sleep(limit_s)
         except KeyboardInterrupt as interrupt:
             return ErrorDocument.of(interrupt).exit_code
-        say(f"nobody has killed this process in {limit_s:.0f} s")
+        say(f"not killed within {limit_s:.0f} s")
     say(f"ending with {EXIT_ABORTED}, for which Vertex AI starts a job again (elsewhere {code})")
     return EXIT_ABORTED
 
@@ -191,13 +189,13 @@ _folder_choice = threading.Lock()
 
 
 def use_short_socket_folder() -> None:
-    """Have multiprocessing put its sockets into /tmp where TMPDIR is too long; call it before its first use."""
+    """Make multiprocessing create its sockets in /tmp if TMPDIR is too long; call it before its first use."""
     if len(tempfile.gettempdir()) <= _MAX_TEMPORARY or not os.access(_SHORT_FOLDER, os.W_OK):
         return
     with _folder_choice:
-        before = tempfile.tempdir
+        configured = tempfile.tempdir
         tempfile.tempdir = _SHORT_FOLDER
         try:
             multiprocessing.util.get_temp_dir()
         finally:
-            tempfile.tempdir = before
+            tempfile.tempdir = configured

@@ -20,7 +20,7 @@ NEVER_PROVEN = "export with export.runtime=tensorrt on the GPU that serves (an O
 
 
 def verification_uri(uri: str, engine: EngineEntry) -> str:
-    """Return where the verification of an export's engine lies."""
+    """Return the URI of the verification of an export's engine."""
     return storage.join(uri, _verification_name(engine))
 
 
@@ -29,7 +29,7 @@ def _verification_name(engine: EngineEntry) -> str:
 
 
 def read_verification(uri: str, document: ExportManifest) -> Verification | None:
-    """Return the verification of an export's engine; None: there is none that can be read."""
+    """Return the verification of an export's engine; None if it is missing or unreadable."""
     if document.engine is None:
         return None
     try:
@@ -50,7 +50,7 @@ def proven_on(document: ExportManifest, verification: Verification | None = None
     engine = document.engine
     hashes = None if verification is None else (verification.export_sha256, verification.engine_sha256)
     if verification is not None and engine is not None and hashes == (document.sha256, engine.sha256):
-        # The later run counts, also where it failed.
+        # The verification is newer than the manifest's gates, and replaces them even if it failed.
         return _passed_on(verification.gates, document.served)
     return _passed_on(document.gates, document.served)
 
@@ -76,10 +76,10 @@ def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) 
         ConfigError: It is not proven. A manifest or a file that was changed, or one more file, is refused whatever the
             configuration allows.
     """
-    where = storage.display(uri)
+    shown = storage.display(uri)
     if change := document.inconsistency() or _find_change(uri, document):
         raise ConfigError(
-            f"the export in {where} is damaged: {change}",
+            f"the export in {shown} is damaged: {change}",
             allowed="an export as its stage left it",
             todo="copy the whole folder again, or run the export stage again with --fresh",
         )
@@ -87,7 +87,7 @@ def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) 
         return
     engine = document.engine
     raise ConfigError(
-        f"the export in {where} is {UNPROVEN}",
+        f"the export in {shown} is {UNPROVEN}",
         allowed="a served model that ran on its GPU and passed its gates, or export.allow_unproven: true",
         todo=f"{NEVER_PROVEN if engine is None else f'run `shardline verify` on a GPU of {engine.target}'}, "
         "or set export.allow_unproven",
@@ -96,10 +96,10 @@ def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) 
 
 def unexpected_files(uri: str, document: ExportManifest) -> Iterator[str]:
     """Yield the names of files that the export did not write: Triton would serve a version that was added."""
-    known = {entry.name for entry in document.shipped_files()} | {MANIFEST_NAME, MARK_NAME}
+    expected = {entry.name for entry in document.shipped_files()} | {MANIFEST_NAME, MARK_NAME}
     if document.engine is not None:
-        known.add(_verification_name(document.engine))
-    yield from (entry.name for entry in storage.list_objects(uri) if entry.name not in known)
+        expected.add(_verification_name(document.engine))
+    yield from (entry.name for entry in storage.list_objects(uri) if entry.name not in expected)
 
 
 def _find_change(uri: str, document: ExportManifest) -> str | None:

@@ -19,17 +19,17 @@ from collections.abc import Mapping
 SCALARS_FOLDER = "scalars"
 PART_BYTES = 1_000_000
 PART_NAME = re.compile(r"scalars-(\d{6,})-(\d{5,})\.jsonl")
-# JSON has no words for these.
-_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# Encoded as text, since JSON lacks them.
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def part_name(attempt: int, part: int) -> str:
-    """Return the name of a part: names of all attempts sort as they were written."""
+    """Return the name of a part; names sort chronologically."""
     return f"scalars-{attempt:06d}-{part:05d}.jsonl"
 
 
 def start_line(step: int, time: float) -> bytes:
-    """Return the first line of an attempt, which went on from a step."""
+    """Return the first line of an attempt, with the step that it resumed from."""
     return json.dumps({"start": step, "time": time}, separators=(",", ":")).encode() + b"\n"
 
 
@@ -41,9 +41,9 @@ def scalars_line(step: int, time: float, values: Mapping[str, float]) -> bytes:
 
 
 def scalar_of(value: object) -> float | None:
-    """Return the value of a scalar in a line; None: it is none."""
+    """Return the value of a scalar in a line; None if it is invalid."""
     if isinstance(value, str):
-        return _WORDS.get(value)
+        return _NON_FINITE.get(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

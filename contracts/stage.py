@@ -1,4 +1,4 @@
-"""The frame of every stage command: arguments, claim and reuse of its folder, events, errors and exit codes.
+"""Common part of all stage commands: arguments, claim and reuse of the output folder, events, errors, exit codes.
 
 A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` or `trainer.export.task`. All take
 
@@ -12,9 +12,9 @@ A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` o
     --listing URI                       shard that listing (stage shard)
     --line URI --run ID                 of a run: --root LINE/STAGE, and the attempt is the run's
 
-and print the URI of the finished folder as the last line on stdout. events.jsonl, and error.json where they fail, are
-in `attempts/ATTEMPT/` beside the output, so that they outlive a refused output and --fresh; `--events FOLDER` puts them
-elsewhere. Of an output in a bucket they are written on this machine's disk and copied (contracts/attempts.py).
+and print the URI of the finished folder as the last line on stdout. events.jsonl, and error.json after a failure, are
+in `attempts/ATTEMPT/` beside the output, so that they survive a refused output and --fresh; `--events FOLDER` selects
+another folder. For an output in a bucket they are written locally and copied (contracts/attempts.py).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from contracts.output import Lock, empty_folder, mark_folder, require_room
 from contracts.own_code import install_code, pin_code, publish_code
 from contracts.process import end_with_parent, final_exit_code, imports_done, outliving_notice
 
-# Local outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would
-# take longer than a reuse may, and every sample is checked again when it is read.
+# Checksums of local outputs up to this size are verified before reuse. Of larger ones only sizes are compared, since
+# reading takes too long, and every sample is verified again when it is read.
 REUSE_CHECKSUM_BYTES = 1 << 30
-# Its first line names the version of NVIDIA's driver, where there is one.
+# Its first line has the version of NVIDIA's driver.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _INPUTS = ("shards", "profile", "checkpoint")
 _SWITCHES = ("fresh", "locate", "dry-run", "list", "end-with-parent")
@@ -66,7 +66,7 @@ class Output:
     fingerprint: str
     made_from: dict[str, str]
     reused: bool
-    """A finished document was found: there is nothing to do."""
+    """Whether a finished output exists, so that there is nothing to do."""
 
 
 @dataclass
@@ -86,17 +86,17 @@ class Stage:
     locate: bool = False
     dry_run: bool = False
     run: str = ""
-    """Id of the run that it works for; empty: none."""
+    """Id of its run; empty: none."""
     list: bool = False
-    """Plan only: leave the listing in the output's work folder, and return the output's URI."""
+    """Only publish the listing in the output's work folder, and return the output's URI."""
     listing: str | None = None
-    """URI that `--list` has printed: the source is not listed again."""
+    """URI that `--list` has printed; its listing is used."""
     copier: Copier | None = field(default=None, repr=False)
     _lock: Lock | None = field(default=None, repr=False)
 
     @property
     def line(self) -> str:
-        """URI of the line's folder; empty: the work is for none."""
+        """URI of the line's folder; empty without a root."""
         return parent_of(self.root) if self.root is not None else ""
 
     @property
@@ -105,7 +105,7 @@ class Stage:
         return self.root if self.root is not None else parent_of(self.output or "")
 
     def keep(self, folder: Path, uri: str) -> None:
-        """Copy a folder of this machine to `uri` as it grows, where that is in a bucket."""
+        """Copy a growing local folder to `uri` periodically, if that is in a bucket."""
         if self.copier is not None and not storage.is_local(uri):
             self.copier.add(folder, uri)
 
@@ -129,11 +129,11 @@ class Stage:
         print(f"{self.name}: {message}", file=sys.stderr, flush=True)
 
     def progress(self, done: float, total: float, unit: str, message: str = "") -> None:
-        """Report how far the work is."""
+        """Report progress."""
         self.events.emit("progress", done=done, total=total, unit=unit, message=message)
 
     def ready(self) -> None:
-        """Report that imports are done; what came before counts as process start."""
+        """Report that imports are done; the time before counts as process start."""
         imports_done()
         self.events.emit("ready")
 
@@ -149,16 +149,16 @@ class Stage:
         return value
 
     def claim(self, contract: type[Contract], made_from: dict[str, str], *, joins: bool = False) -> Output:
-        """Take the folder of this work: a finished and sound one is reused, else it is this process's until it ends.
+        """Claim the output folder: reuse a finished and intact output, else lock the folder until the process ends.
 
         Args:
-            contract: Type of the document that ends the work.
-            made_from: Hashes that decide the result.
-            joins: A process on another machine has the folder, and this one works for it: it only looks.
+            contract: Type of the output's manifest.
+            made_from: Hashes of the inputs that determine the result.
+            joins: Only inspect the folder, since a process on another machine owns it.
 
         Raises:
             ConfigError: `--output` holds a finished document of other inputs.
-            DataError: `--locate`, and nothing finished is there.
+            DataError: `--locate`, and there is no finished output.
             TryAgain: Another process works on this folder.
         """
         key = combine(made_from)
@@ -173,7 +173,7 @@ class Stage:
                 self.discard(uri)
         self.events.emit("folder", uri=uri, fingerprint=key)
         if looks and self.fresh:
-            # What is there now is about to be deleted.
+            # The existing output will be deleted.
             return output
         if storage.exists(storage.join(uri, MANIFEST_NAME)):
             damage = self._find_damage(contract, output)
@@ -181,7 +181,7 @@ class Stage:
             if output.reused:
                 self.events.emit("reused", uri=uri)
                 return output
-            # A listing beside what is damaged would be deleted with it.
+            # --list publishes its listing in this folder, so the damaged output is deleted before.
             if not looks or self.list:
                 self.log(f"{storage.display(uri)} is damaged ({damage}): it is made again")
                 self.discard(uri)
@@ -194,13 +194,13 @@ class Stage:
         return output
 
     def _find_damage(self, contract: type[Contract], output: Output) -> str | None:
-        """Return what is wrong with a finished output; one of other inputs, or of another version, is refused."""
+        """Return the damage of a finished output, or None; refuse an output of other inputs or another version."""
         try:
             document = contract.load(output.uri)
         except OtherVersion:
             raise
         except DataError:
-            # Below our root only this stage writes; a folder of the user's choice may be another's.
+            # Only this stage writes below its root; a folder given by --output may have another owner.
             if self.output is not None:
                 raise
             return f"{MANIFEST_NAME} cannot be read"
@@ -215,34 +215,34 @@ class Stage:
         return find_output_damage(output.uri, document)
 
     def discard(self, uri: str) -> None:
-        """Delete what is in this stage's folder."""
+        """Delete the content of this stage's folder."""
         if self.output is None:
             storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
         else:
             empty_folder(uri)
 
     def commit(self, output: Output, document: Contract, made: str) -> None:
-        """Publish the document that makes the output exist, and report what was made."""
+        """Publish the manifest, which completes the output, and report the result."""
         storage.publish(storage.join(output.uri, MANIFEST_NAME), document.to_json())
         self.finished(output, made)
 
     def finished(self, output: Output, made: str) -> None:
-        """Report what was made; its document is published."""
+        """Report the result of a published output."""
         self.events.emit("finish", uri=output.uri, made=made)
 
     def release(self) -> None:
-        """Let go of the folder."""
+        """Release the lock of the folder."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
 
 def find_output_damage(uri: str, document: Contract) -> str | None:
-    """Return what is wrong with a finished output before it is reused, or None."""
+    """Return the damage of a finished output, or None if it can be reused."""
     if inconsistency := document.inconsistency():
         return inconsistency
     files = document.owned_files()
-    # A bucket tells its own checksums, with the sizes.
+    # A bucket returns checksums together with sizes.
     checksums = not storage.is_local(uri) or sum(entry.bytes for entry in files) <= REUSE_CHECKSUM_BYTES
     return find_damage(uri, files, checksums=checksums)
 
@@ -258,9 +258,9 @@ def run_stage(
 
     Args:
         name: Name of the stage.
-        execute: Does the work and returns the URI of the finished folder.
-        arguments: Command line, default that of the process.
-        keep_attempt: Copy events and errors to a bucket, where the output is in one.
+        execute: Function of the stage; returns the URI of the finished folder.
+        arguments: Command line; default: that of the process.
+        keep_attempt: Copy events and errors to the bucket of the output.
     """
     options = _parse(name, arguments)
     if options.end_with_parent:
@@ -270,7 +270,7 @@ def run_stage(
         print(f"{name}: {message}", file=sys.stderr, flush=True)
 
     if DRIVER_FILE.is_file():
-        # First: what a container's CUDA fails on is the driver of its machine.
+        # Logged first, since CUDA errors in containers are often caused by the machine's driver.
         say(DRIVER_FILE.read_text(encoding="utf-8", errors="replace").partition("\n")[0])
     with outliving_notice(say):
         error = _attempt(name, execute, options, keep=keep_attempt or options.run is not None)
@@ -278,7 +278,7 @@ def run_stage(
 
 
 def _parse(stage: str, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Take a command line apart; `looks` says whether nothing is to be written, `root` is set where a line is given."""
+    """Parse a command line; sets `looks` (read-only) and, with --line, `root`."""
     parser = argparse.ArgumentParser(prog=f"stage {stage}", allow_abbrev=False)
     for name in _OPTIONS:
         parser.add_argument(f"--{name}")
@@ -298,7 +298,7 @@ def _parse(stage: str, arguments: Sequence[str] | None) -> argparse.Namespace:
 def _attempt(
     name: str, execute: Callable[[Stage], str], options: argparse.Namespace, *, keep: bool
 ) -> ErrorDocument | None:
-    """Do the work of a stage command; return why it failed. Everything that it keeps is in its place then."""
+    """Run a stage command with its events and locks; return its error, or None."""
     attempt = options.attempt or (f"{options.run}." if options.run else "") + new_attempt_id()
     events = EventLog(None, stage=name, attempt=attempt)
     stage = copier = None
@@ -311,7 +311,7 @@ def _attempt(
             require_room(storage.normalise(place) if options.root else parent_of(storage.normalise(place)))
         stage = _make_stage(name, options, events, copier)
         if "code" in STAGE_KEYS[name]:
-            _take_own_code(stage, looks=options.looks)
+            _install_own_code(stage, looks=options.looks)
         print(execute(stage), flush=True)
     except KeyboardInterrupt as error:
         events.emit("interrupted", signal=signal.SIGINT.name)
@@ -331,8 +331,8 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, copier
         raise ConfigError("neither or both of --root and --output", allowed="one of them", todo="pass one of them")
 
     def uri(name: str) -> str | None:
-        given: str | None = getattr(options, name)
-        return given and storage.normalise(given)
+        value: str | None = getattr(options, name)
+        return value and storage.normalise(value)
 
     return Stage(
         name=name,
@@ -354,8 +354,8 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, copier
     )
 
 
-def _take_own_code(stage: Stage, *, looks: bool) -> None:
-    """Pin own code, copy it where that has not been done, and make it importable; who only looks does neither."""
+def _install_own_code(stage: Stage, *, looks: bool) -> None:
+    """Pin own code and, unless read-only, publish it and make it importable."""
     pinned = pin_code(stage.config, parent_of(stage.place) if stage.root is not None else stage.place)
     stage.config = pinned.config
     for warning in pinned.warnings:
@@ -372,8 +372,8 @@ def _report(name: str, error: BaseException, events: EventLog) -> ErrorDocument:
         if events.folder is not None:
             target = storage.normalise(events.folder / ERROR_NAME)
             storage.replace(target, document.model_dump_json(indent=1).encode())
-    except (OSError, ShardlineError) as lost:
+    except (OSError, ShardlineError) as write_error:
         # A full disk must not change how the stage ends.
-        print(f"{name}: the error below could not be written down: {lost}", file=sys.stderr)
+        print(f"{name}: the error below could not be written: {write_error}", file=sys.stderr)
     print(f"{name}: error: {document.message}", file=sys.stderr, flush=True)
     return document

@@ -1,8 +1,7 @@
 """Read and write bytes at a URI: `file://` and `gs://`. A plain path is a `file://` URI.
 
-What commits a result uses `publish` (create-only: the second writer loses); what is only a copy or a hint uses
-`replace`. A reader sees all of a write or nothing. The work is done in contracts.stores, one module per scheme;
-google-cloud-storage is imported when the first gs:// URI is used.
+Commits use `publish` (create-only: the second writer fails); copies and hints use `replace`. Writes are atomic for
+readers. contracts.stores has one module per scheme; google-cloud-storage is imported when the first gs:// URI is used.
 
 Every function may raise StorageError (the bucket does not exist, no permission: exit code 2) and, where storage is
 remote, TryAgain (no answer after retries: 75); those that read, FileNotFoundError.
@@ -59,8 +58,8 @@ def display(uri: str) -> str:
     """Return `uri` as a user would type it: a local file's path, relative where it is below the current folder."""
     if not is_local(uri):
         return uri
-    path, here = local_path(uri), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    path, folder = local_path(uri), Path.cwd()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def join(uri: str, *parts: str) -> str:
@@ -82,8 +81,8 @@ def read_bytes(uri: str, generation: int | None = None) -> bytes:
     """Return the whole content.
 
     Args:
-        uri: What to read.
-        generation: In gs://: only this version of the object, as a listing named it; others ignore it.
+        uri: The object.
+        generation: In gs://: only this version of the object; ignored otherwise.
     """
     if is_local(uri):
         with local.open_read(uri) as stream:
@@ -101,10 +100,9 @@ def read_range(uri: str, start: int, length: int, generation: int | None = None)
 def copy_range(
     uri: str, start: int, length: int, sink: Callable[[bytes], object], generation: int | None = None
 ) -> int:
-    """Hand the bytes [start, start + length) to `sink` in pieces, as they come; return their number.
+    """Pass the bytes [start, start + length) to `sink` in pieces; return their number, fewer at the end of the object.
 
-    Fewer come where the object ends before. In gs:// a broken answer is continued where it broke, in the same
-    generation of the object.
+    In gs:// an interrupted download is continued in the same generation of the object.
     """
     if is_local(uri):
         return local.copy_range(uri, start, length, sink)
@@ -112,17 +110,16 @@ def copy_range(
 
 
 def read_many(wanted: Sequence[Wanted], *, requests: int = 64) -> list[bytes | FileNotFoundError]:
-    """Return the contents of many small objects, in order; for one that is not there (any more) the error itself.
+    """Return the contents of many small objects, in order; a missing object gives its FileNotFoundError.
 
-    All are held in memory: the caller bounds their number. In gs:// each content is compared with the crc32c that the
-    bucket keeps.
+    All contents are in memory: the caller bounds their number. In gs:// each is verified by the bucket's crc32c.
 
     Args:
-        wanted: What to read.
-        requests: Number of requests under way at a time, in gs://; 64 hide a latency of 30 ms behind objects of 100 KB.
+        wanted: The objects to read.
+        requests: Concurrent requests in gs://; 64 hide a latency of 30 ms for objects of 100 KB.
 
     Raises:
-        TryAgain: A content has another crc32c than the one that was given.
+        TryAgain: A content has another crc32c than its listing.
     """
     remote = [item for item in wanted if not is_local(item.uri)]
     fast = dict(zip(remote, gcs.read_many(remote, requests), strict=True)) if remote else {}
@@ -159,7 +156,7 @@ def list_objects(uri: str, *, recursive: bool = True) -> Iterator[ObjectInfo]:
 
     Args:
         uri: The folder.
-        recursive: Also what lies in folders below it.
+        recursive: Include its subfolders.
     """
     return local.list_objects(uri, recursive) if is_local(uri) else gcs.list_objects(uri, recursive)
 
@@ -220,7 +217,7 @@ def delete(uri: str) -> None:
 
 
 def delete_tree(uri: str, *, manifest_name: str) -> None:
-    """Delete a folder, its manifests first, so that a kill on the way leaves nothing that looks finished."""
+    """Delete a folder, manifests first, so that an interrupted deletion leaves no output that looks finished."""
     if is_local(uri):
         local.delete_tree(uri, manifest_name)
     else:
@@ -237,7 +234,7 @@ def crc32c_of(uri: str, *, read: bool = False, on_piece: Callable[[], object] = 
 
     Args:
         uri: An object.
-        read: In gs:// too, read the bytes, in bounded memory, and take nobody's word for them.
+        read: Read the bytes in gs:// too, instead of using the metadata.
         on_piece: Called after each piece that is read.
     """
     if not read and (found := info(uri).crc32c) is not None:

@@ -1,7 +1,7 @@
-"""YAML as people write it: PyYAML with the plain words of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema).
+"""PyYAML with the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema).
 
-1e-6 is a number; on, no, 12:30 and 2026-12-01 are text. Keys are text, whatever they look like. PyYAML by itself reads
-YAML 1.1, and of two values of a key it takes the last without a word.
+1e-6 is a number; on, no, 12:30 and 2026-12-01 are text. All keys are text. PyYAML itself reads YAML 1.1 and silently
+takes the last of two values of a key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import yaml
 
 
 class Loader(yaml.SafeLoader):
-    """Reads plain words as YAML 1.2's core schema has them, and refuses a key that is there twice."""
+    """Resolves plain scalars by the core schema of YAML 1.2 and refuses duplicate keys."""
 
     def read_int(self, node: yaml.ScalarNode) -> int:
         """Return a whole number; a leading 0 means nothing."""
@@ -23,12 +23,12 @@ class Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Return a mapping, its keys text."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
+                if key.value in keys:
                     raise yaml.MarkedYAMLError(problem=f"key {key.value} is there twice", problem_mark=key.start_mark)
-                seen.add(key.value)
+                keys.add(key.value)
                 key.tag = _STR
         return node
 

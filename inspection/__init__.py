@@ -1,1 +1,1 @@
-"""Looking at runs: what is read of a run, its page, its stage pages, the terminal."""
+"""Inspection of runs: RunView, report, stage pages, terminal output."""

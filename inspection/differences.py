@@ -1,4 +1,4 @@
-"""Differences of two runs: configuration keys, data, headline figures; and of a run from the one before in its line."""
+"""Differences of two runs: configuration keys, data, headline figures; and of a run from the previous one."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from inspection.view import Change, PreviousRun, RunView, StageView
 # Sections of sections; a configuration has four.
 _DEEPEST = 32
 _MOST_CHANGES, _VALUE_CHARACTERS = 1000, 2000
-# Runs before that are tried, where documents are damaged.
-_TRIED = 5
+# Earlier runs to try, if documents are damaged.
+_ATTEMPTS = 5
 
 
 def find_previous_run(place: RunPlace, config: Mapping[str, Any], shard: StageView, sha256: str) -> PreviousRun | None:
-    """Return the run before this one in its line, with the differences; None: there is none that can be read.
+    """Return the run before this one in its line, with the differences; None: no earlier run can be read.
 
     Args:
         place: The run.
-        config: Its configuration; empty: it is not known.
-        shard: Its stage of that name.
-        sha256: Of the manifest of its shards; empty: not known.
+        config: Its configuration; empty if unknown.
+        shard: Its stage shard.
+        sha256: Of the manifest of its shards; empty if unknown.
     """
     names = storage.list_names(storage.join(place.line, RUNS_FOLDER))
     earlier = sorted((name for name in names if order_of(name) < order_of(place.run_id)), key=order_of)
-    for name in earlier[: -_TRIED - 1 : -1] if config else ():
+    for name in earlier[: -_ATTEMPTS - 1 : -1] if config else ():
         earlier_place = RunPlace(place.line, name)
         try:
             former = as_object(read_object(earlier_place.start_uri).get("config"))
@@ -44,12 +44,12 @@ def find_previous_run(place: RunPlace, config: Mapping[str, Any], shard: StageVi
     else:
         return None
     changes = compare_configs(former, config)
-    was = _recorded_shard(place.line, name)
-    before_sha256 = str(was.get("manifest_sha256") or "")
+    recorded = _recorded_shard(place.line, name)
+    before_sha256 = str(recorded.get("manifest_sha256") or "")
     if before_sha256 and sha256 and before_sha256 != sha256:
-        made = [str(was.get("made", "")), shard.made]
-        known = all(made) and made[0] != made[1] and "reused" not in made
-        before, after = made if known else (before_sha256[:12], sha256[:12])
+        summaries = [str(recorded.get("made", "")), shard.made]
+        is_known = all(summaries) and summaries[0] != summaries[1] and "reused" not in summaries
+        before, after = summaries if is_known else (before_sha256[:12], sha256[:12])
         changes.insert(0, Change(name="data", before=_cut(before), now=_cut(after)))
     return PreviousRun(id=name, changes=changes[:_MOST_CHANGES], data_known=bool(before_sha256 and sha256))
 
@@ -57,7 +57,7 @@ def find_previous_run(place: RunPlace, config: Mapping[str, Any], shard: StageVi
 def compare_configs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """Return the keys whose values differ, by dotted name, with values as JSON.
 
-    A key that one configuration does not have is no change while the other has its default.
+    A missing key is equal to its default.
     """
     old, new, defaults = _flatten(before), _flatten(now), _flatten(RunConfig().model_dump(mode="json"))
     return [
@@ -72,8 +72,8 @@ def compare_runs(before: RunView, now: RunView) -> list[Change]:
     changes = []
     hashes = [view.manifest_sha256.get("shard", "") for view in (before, now)]
     if all(hashes) and hashes[0] != hashes[1]:
-        made = [stage.made if (stage := view.stage("shard")) is not None else "" for view in (before, now)]
-        texts = made if made[0] != made[1] else [sha256[:12] for sha256 in hashes]
+        summaries = [stage.made if (stage := view.stage("shard")) is not None else "" for view in (before, now)]
+        texts = summaries if summaries[0] != summaries[1] else [sha256[:12] for sha256 in hashes]
         changes.append(Change(name="data", before=_cut(texts[0]), now=_cut(texts[1])))
     changes += compare_configs(before.config, now.config)
     figures = zip(headline(before).figures, headline(now).figures, strict=True)
@@ -86,7 +86,7 @@ def compare_runs(before: RunView, now: RunView) -> list[Change]:
 
 
 def _recorded_shard(line: str, run_id: str) -> dict[str, Any]:
-    """Return the stage shard in the record of a run; empty: it has left none."""
+    """Return the stage shard in the record of a run; empty without a record."""
     try:
         stages = read_object(storage.join(run_uri(line, run_id), RUN_NAME)).get("stages")
     except READ_ERRORS:
@@ -100,13 +100,13 @@ def _cut(text: str | None) -> str:
 
 
 def _flatten(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the leaves of nested sections by their dotted names, as JSON; a list is a leaf, and what lies too deep."""
+    """Return the leaves of nested sections by dotted name, as JSON; lists and the deepest sections are leaves."""
     leaves: dict[str, str] = {}
-    rest: list[tuple[str, Any, int]] = [(name, value, 1) for name, value in values.items()]
-    while rest:
-        name, value, depth = rest.pop()
+    pending: list[tuple[str, Any, int]] = [(name, value, 1) for name, value in values.items()]
+    while pending:
+        name, value, depth = pending.pop()
         if isinstance(value, Mapping) and value and depth < _DEEPEST:
-            rest += [(f"{name}.{key}", inner, depth + 1) for key, inner in value.items()]
+            pending += [(f"{name}.{key}", inner, depth + 1) for key, inner in value.items()]
             continue
         try:
             leaves[name] = json.dumps(value, sort_keys=True, default=str, ensure_ascii=False)

@@ -13,14 +13,14 @@ from contracts.errors import ShardlineError
 
 # A manifest of 100,000 shards has some 40 MB; parsed it takes ten times that.
 MANIFEST_BYTES = 96 << 20
-# Start documents, records and errors: they are read for every run of a list.
+# Start documents, records and errors, which a list reads for every run.
 SMALL_BYTES = 4 << 20
 READ_ERRORS = (OSError, ShardlineError, ValueError, LookupError, ArithmeticError, RecursionError, ImportError)
 """Errors of reading a damaged document; pydantic's ValidationError is a ValueError."""
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type where it has none."""
+    """Return the first line of an error's message, or its type without a message."""
     return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
@@ -34,7 +34,7 @@ def read_small(uri: str, most_bytes: int = SMALL_BYTES) -> bytes:
 
     Raises:
         ValueError: It is longer than `most_bytes`.
-        OSError: It is not there, or no ordinary file.
+        OSError: It does not exist, or is not a regular file.
     """
     content = storage.read_range(uri, 0, most_bytes + 1)
     if len(content) > most_bytes:
@@ -43,7 +43,7 @@ def read_small(uri: str, most_bytes: int = SMALL_BYTES) -> bytes:
 
 
 def parse_json(content: bytes, where: str) -> Any:
-    """Return the value of JSON; raises ValueError, with `where`, for anything else."""
+    """Parse JSON; raises ValueError, with `where`, for invalid JSON."""
     try:
         return json.loads(content.decode(errors="replace"), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -51,20 +51,20 @@ def parse_json(content: bytes, where: str) -> Any:
 
 
 def read_object(uri: str) -> dict[str, Any]:
-    """Return the JSON object of a small file; raises as `read_small`, and ValueError where it is none."""
+    """Return the JSON object of a small file; raises as `read_small`, and ValueError if it is no JSON object."""
     value = parse_json(read_small(uri), storage.display(uri))
     if not isinstance(value, dict):
-        raise ValueError(f"{storage.display(uri)} holds no JSON object")
+        raise ValueError(f"{storage.display(uri)} is not a JSON object")
     return value
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """Return a value that should be a JSON object; an empty one where it is none."""
+    """Return the value if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_number(value: object) -> float | None:
-    """Return a value that should be a finite number; None where it is none."""
+    """Return the value if it is a finite number, else None."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -74,7 +74,7 @@ def as_number(value: object) -> float | None:
 
 
 def as_time(text: object) -> float | None:
-    """Return a time of ISO 8601 in seconds since the epoch; None where it is none."""
+    """Parse a time of ISO 8601 to seconds since the epoch; None if it is invalid."""
     try:
         return datetime.datetime.fromisoformat(str(text)).timestamp()
     except (ValueError, OverflowError):
@@ -82,4 +82,4 @@ def as_time(text: object) -> float | None:
 
 
 def _refuse(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")

@@ -1,7 +1,7 @@
-"""Which run a user means by RUN, and the runs below a root.
+"""Resolution of the argument RUN, and listing of the runs below a root.
 
-A run is known by its first document, LINE/runs/ID/run-start.json. A line may have been moved, or copied out of a
-bucket: where it is now counts, not where its documents say they were written.
+A folder is a run if it has the document LINE/runs/ID/run-start.json. A line may have been moved or copied out of a
+bucket, so its current location is used, not the one recorded in its documents.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from contracts.config import RunSection
 from contracts.errors import ConfigError
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
 
-# Requests under way at a time: a listing of a bucket takes some 30 ms, whatever it holds.
+# Concurrent requests: listing a bucket takes some 30 ms, independent of its size.
 THREADS = 16
 LATEST = ":latest"
-"""Behind the name or folder of a line: its newest run."""
+"""Suffix of a line's name or folder for its newest run."""
 _TIME = re.compile(r"\d{8}-\d{6}(?!.*\d{8}-\d{6})")
 
 
@@ -36,17 +36,17 @@ class RunPlace:
 
     @property
     def folder(self) -> str:
-        """URI of the run's own folder."""
+        """URI of the run's folder."""
         return run_uri(self.line, self.run_id)
 
     @property
     def start_uri(self) -> str:
-        """URI of the document that makes it a run."""
+        """URI of the run's start document."""
         return storage.join(self.folder, RUN_START_NAME)
 
 
 def find_place(run: str) -> RunPlace:
-    """Return where a run is.
+    """Return the place of a run.
 
     Args:
         run: Folder of a run, or of a line for its newest run (path or URI); below ./runs: the id of a run, LINE/ID, or
@@ -81,7 +81,7 @@ def _find(run: str, uri: str) -> RunPlace:
             return places[-1]
         return max(places, key=lambda place: (str(read_start(place).get("started_at", "")), place.run_id))
     name, _, run_id = run.rpartition("/")
-    # As lists print it: LINE/ID.
+    # LINE/ID, as printed by lists.
     for line in [name] if name else storage.list_names(root):
         place = RunPlace(storage.join(root, line), run_id)
         if "/" not in line and storage.exists(place.start_uri):
@@ -90,12 +90,12 @@ def _find(run: str, uri: str) -> RunPlace:
         f"{run} is no run",
         allowed="the folder of a run (LINE/runs/ID) or of a line that has one (path or gs://); an id or LINE:latest "
         f"below ./{RunSection().root}",
-        todo="see what there is: shardline runs [ROOT]",
+        todo="list the runs: shardline runs [ROOT]",
     )
 
 
 def read_start(place: RunPlace) -> Mapping[str, Any]:
-    """Return the start document of a run; empty: it is damaged."""
+    """Return the start document of a run; empty if it is damaged."""
     try:
         content = json.loads(storage.read_bytes(place.start_uri))
     except ValueError:
@@ -104,7 +104,7 @@ def read_start(place: RunPlace) -> Mapping[str, Any]:
 
 
 def runs_of_line(line: str) -> list[RunPlace]:
-    """Return the runs of a line (URI of its folder), the oldest first; none where it may not be read."""
+    """Return the runs of a line (URI of its folder), the oldest first; none without permission to read it."""
     names: list[str] = []
     with suppress(PermissionError):
         names = [name for name in storage.list_names(storage.join(line, RUNS_FOLDER)) if _is_usable(name)]
@@ -114,14 +114,14 @@ def runs_of_line(line: str) -> list[RunPlace]:
         try:
             return storage.exists(place.start_uri)
         except PermissionError:
-            # The reader of the run says why it cannot be read.
+            # Reading the run reports the reason.
             return True
 
     if storage.is_local(line):
         runs = [place for place in places if is_run(place)]
     else:
         with ThreadPoolExecutor(THREADS) as pool:
-            runs = [place for place, is_there in zip(places, pool.map(is_run, places), strict=True) if is_there]
+            runs = [place for place, exists in zip(places, pool.map(is_run, places), strict=True) if exists]
     return sorted(runs, key=lambda place: order_of(place.run_id))
 
 
@@ -132,13 +132,13 @@ def order_of(run_id: str) -> tuple[str, str]:
 
 
 def list_places(root: str) -> list[RunPlace]:
-    """Return every run below a root: of the lines in it, or of the line that it is.
+    """Return every run below a root, which is a line or a folder of lines.
 
     Args:
         root: Path or URI.
 
     Raises:
-        ConfigError: Nothing is there.
+        ConfigError: The root does not exist.
     """
     uri = storage.normalise(root)
     names = storage.list_names(uri)
@@ -166,5 +166,5 @@ def _holds_runs(folder: str) -> bool:
 
 
 def _is_usable(name: str) -> bool:
-    """Return whether a folder may be a line or a run: not hidden, and its name is text, without which it has no URI."""
+    """Return whether a folder may be a line or a run: not hidden, and with a name that a URI can represent."""
     return not name.startswith(".") and not any("\ud800" <= letter <= "\udfff" for letter in name)

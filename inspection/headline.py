@@ -1,6 +1,6 @@
 """Headline of a run: its first figures, as numbers and as text.
 
-Page, list, terminal, JSON, Vertex AI metrics and experiment rows all take them from here.
+Used by page, list, terminal, JSON, Vertex AI metrics and experiment rows.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from inspection.task_metrics import is_proportion, show_metric
 from inspection.view import Money, RunView, State
 
 STATE_NOTES: Mapping[State, str] = {
-    "running": "it runs",
+    "running": "in progress",
     "silent": "no record, and no event for ten minutes",
-    "unknown": "no record, and no event for a day: it was cancelled or lost; ask its service: shardline status RUN",
+    "unknown": "no record, and no event for a day: cancelled or lost; check with: shardline status RUN",
     "unreadable": "its record cannot be read",
-    "stopped": "its process is gone and left no record",
+    "stopped": "its process ended without a record",
     "interrupted": "the same command continues",
     "failed": "a stage or task failed",
     "succeeded": "all stages are done",
 }
 NEXT: Mapping[State, str] = {
     "failed": "The same command again reuses the stages that are done",
-    "interrupted": "The same command again goes on where it stopped",
-    "stopped": "The same command goes on where it stopped",
-    "silent": "It may wait for machines: shardline status RUN asks its service",
-    "unreadable": "Repair or delete its run.json: shardline report RUN names what is wrong with it",
-    "unknown": "Starting it again begins another run, which has to be paid",
+    "interrupted": "The same command resumes it",
+    "stopped": "The same command resumes it",
+    "silent": "It may wait for machines: check with shardline status RUN",
+    "unreadable": "Repair or delete its run.json: shardline report RUN shows the error",
+    "unknown": "The same command starts another run, at additional cost",
 }
-"""What to do with a run that has ended without success, or may have."""
+"""Next action for a run that has ended without success, or may have."""
 _STRATEGIES = {"SPOT": "spot", "STANDARD": "on-demand", "FLEX_START": "flex-start"}
 _MEANS_OVER_CLASSES = ("f1_macro", "recall_macro", "average_precision")
 # Two-sided 95 % of the standard normal distribution.
 _Z = 1.959963984540054
-# States of the stage that a run is in, or ended in.
+# States of a run's current or last stage.
 _AT = ("running", "failed", "interrupted", "stopped")
 
 FigureName = Literal["state", "metric", "export", "duration", "goodput", "preemptions", "cost"]
@@ -58,9 +58,9 @@ class Figure(Document):
     name: FigureName
     title: str
     value: float | None = None
-    """None: not known, or no number."""
+    """None: unknown, or not a number."""
     text: str
-    """With its unit; empty: not known."""
+    """With its unit; empty if unknown."""
     note: str = ""
     """Meaning and certainty; empty: nothing to add."""
 
@@ -70,34 +70,34 @@ class RunHeadline(Document):
 
     state: State
     metric: str = ""
-    """The task's headline metric; empty: not known."""
+    """The task's headline metric; empty if unknown."""
     direction: Literal["", "max", "min"] = ""
     """Which values are better."""
     metric_value: float | None = None
     """On the test split."""
     metric_low: float | None = None
-    """Lower end of the 95 % interval; None: the metric is no share of right samples."""
+    """Lower end of the 95 % interval; None: the metric is not a share of correct samples."""
     metric_high: float | None = None
     samples: int | None = None
     """Of the test split."""
     classes_left_out: int = 0
-    """Classes without a sample in the test split, which a mean over classes leaves out."""
+    """Classes without a sample in the test split, excluded from means over classes."""
     baseline: str = ""
-    """The metric of a model that ignores its input, in words; empty: not known."""
+    """The metric of a model that ignores its input, as text; empty if unknown."""
     precision: str = ""
-    """Of the export; empty: there is none."""
+    """Of the export; empty without an export."""
     verdict: str = ""
-    """On the export (contracts/proof.py), by its verification; empty: there is none."""
+    """On the export (contracts/proof.py), with its verification; empty without an export."""
     cost_usd: float | None = None
     """Estimate for the training's machines; None: no price is known."""
     training_reused: bool = False
-    """Whether an earlier run trained: cost, goodput and preemptions are that run's, and no sum may count them again."""
+    """Whether an earlier run trained: cost, goodput and preemptions are that run's, and must not be added again."""
     goodput_percent: float | None = None
     preemptions: int | None = None
     wall_s: float | None = None
-    """Of the whole run; so far, where it goes on."""
+    """Of the whole run, so far if it is in progress."""
     figures: list[Figure] = Field(default=[])
-    """All of it as text, in the order in which it is shown."""
+    """All figures as text, in display order."""
 
     @property
     def is_proven(self) -> bool:
@@ -105,7 +105,7 @@ class RunHeadline(Document):
         return self.verdict.startswith("proven")
 
     def text(self, name: FigureName) -> str:
-        """Return a figure as text; empty: not known."""
+        """Return a figure as text; empty if unknown."""
         return self.figure(name).text
 
     def figure(self, name: FigureName) -> Figure:
@@ -113,7 +113,7 @@ class RunHeadline(Document):
         return next(figure for figure in self.figures if figure.name == name)
 
     def numbers(self) -> dict[str, float | None]:
-        """Return the numbers that no stage's document has, by the names of Vertex AI's metrics."""
+        """Return the numbers that are in no stage's document, by the names of Vertex AI's metrics."""
         prefix = "train_reused_" if self.training_reused else "train_"
         return {
             f"train_test_{self.metric}_low": self.metric_low,
@@ -155,7 +155,7 @@ def headline_of_record(record: RunRecord, *, money: Money | None, export_verdict
     Args:
         record: The run's.
         money: Cost of its training.
-        export_verdict: By a verification since; empty: that of the record.
+        export_verdict: By a later verification; empty: that of the record.
     """
     exported = as_object(record.results.get("export"))
     samples, left_out = (as_number(record.results.get(name)) for name in ("test_samples", "classes_left_out"))
@@ -188,7 +188,7 @@ def count_left_out(report: EvaluationReport) -> int:
 
 
 def describe_baseline(report: EvaluationReport) -> str:
-    """Return the headline metric of a model that ignores its input, in words; empty: not known."""
+    """Return the headline metric of a model that ignores its input, as text; empty if unknown."""
     if report.baseline is None or not math.isfinite(report.baseline.value):
         return ""
     value = show_metric(report.task, report.headline.metric)(report.baseline.value).replace(NBSP, " ")
@@ -207,7 +207,7 @@ def binomial_interval(share: float, samples: int) -> tuple[float, float]:
 
 
 def metric_title(metric: str) -> str:
-    """Return a metric's name in words."""
+    """Return a metric's name as text."""
     return metric.replace("_", " ")[:40]
 
 
@@ -231,7 +231,7 @@ def make_headline(
     """Return a headline.
 
     Args are those of RunHeadline, and:
-        stage: Stage that the run is in, or failed in; empty: not known.
+        stage: Current or failed stage; empty if unknown.
         result: The task's headline metric, and its value on the test split.
         left_out: Classes without a sample in the test split.
         reused: Whether an earlier run did the training.
@@ -266,7 +266,7 @@ def make_headline(
         "cost": numbers.cost_usd,
     }
     figures = [
-        # JSON and terminals are searched for it; a page decides itself where it breaks.
+        # Plain spaces, since JSON and terminals are searched.
         Figure(
             name=name, title=title, value=values.get(name), text=text.replace(NBSP, " "), note=note.replace(NBSP, " ")
         )
@@ -296,25 +296,25 @@ def _texts(
     yield "metric", title, shown(numbers.metric_value, show), _metric_note(numbers, show)
     proof = ("proven" if numbers.is_proven else "unproven") if numbers.verdict else ""
     refused = asked_precision and asked_precision != numbers.precision
-    notes = (numbers.verdict.partition(" ")[2], f"{asked_precision} was asked for, and refused by its gates")
+    notes = (numbers.verdict.partition(" ")[2], f"{asked_precision} was requested, and failed its gates")
     yield "export", "Export", _joined(", ", numbers.precision, proof), _joined("; ", *notes[: 2 if refused else 1])
-    going_on = numbers.state in ("running", "silent")
-    yield "duration", "Duration", shown(numbers.wall_s, seconds), "so far" if going_on else "the whole run"
+    in_progress = numbers.state in ("running", "silent")
+    yield "duration", "Duration", shown(numbers.wall_s, seconds), "so far" if in_progress else "the whole run"
     share = shown(numbers.goodput_percent, lambda value: percent(value / 100), of_training=True)
-    lost = note = ""
+    repeated = note = ""
     if goodput is not None:
         note = f"of {seconds(goodput.wall_s)} of training in steps that count" if as_number(goodput.wall_s) else ""
-        lost = f"{several(goodput.lost_steps, 'step')} repeated after interruptions"
+        repeated = f"{several(goodput.lost_steps, 'step')} repeated after interruptions"
     yield "goodput", "Goodput", share, note
     count = shown(numbers.preemptions, lambda value: f"{value:,.0f}", of_training=True)
-    yield "preemptions", "Preemptions", count, lost
+    yield "preemptions", "Preemptions", count, repeated
     note = ""
     if money is not None and numbers.cost_usd is not None:
-        # The strategy is of the configuration; prices without a date are the configuration's own.
+        # Prices without a date are from the configuration.
         strategy = f"{_STRATEGIES.get(money.strategy, money.strategy)} " if money.strategy else ""
-        whose = "of the run that trained, " if numbers.training_reused else ""
+        origin = "of the run that trained, " if numbers.training_reused else ""
         prices = f"; prices: {money.as_of}" if money.as_of else " at the configuration's price"
-        note = f"{whose}estimate for the training's {strategy}machines{prices}"
+        note = f"{origin}estimate for the training's {strategy}machines{prices}"
     yield "cost", "Cost", shown(numbers.cost_usd, usd, of_training=True), note
 
 

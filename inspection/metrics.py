@@ -1,7 +1,7 @@
 """Metrics, classification metadata and Markdown summary of a finished stage, as Vertex AI and Kubeflow show them.
 
-The name of a metric begins with its stage and is stable: runs are compared by it, in artifacts and experiments. A value
-that was not measured is no metric, since 0 would be one.
+The name of a metric begins with its stage and is stable: runs are compared by it, in artifacts and experiments. Values
+that were not measured are omitted, never 0.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from inspection.pages.rendering import render_markdown
 from inspection.training import evenly
 from inspection.view import RunView
 
-# Rows of each list of a summary, which stays below 1 MB, the most that consoles are known to load.
+# Rows of each list of a summary, to stay below the consoles' limit of 1 MB.
 MAX_ROWS = 40
 # Of a confusion matrix and of a ROC curve: metadata of an artifact are limited to 200 kB
 # (https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores.artifacts).
 MAX_CATEGORIES, MAX_POINTS = 40, 100
 _NAME_LIMIT = 60
-# Fields of the goodput record that are metrics of their own.
+# Fields of the goodput record that are metrics.
 _GOODPUT = sorted(
     {*GoodputRecord.model_fields} - {"between_attempts_s", "stop_s", "steps", "preemptions_per_node_hour"}
 )
-# Names of a training's metrics that its task's metrics may not have.
+# Names of training metrics, reserved against metrics of the task.
 _RESERVED = {*_GOODPUT, "steps", "best_step", "epochs", "skipped_steps", "spent_s", "cost_usd"}
 
 
-def known(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the metrics that have a finite value."""
+def finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the metrics with a finite value."""
     return {name: value for name, value in metrics.items() if value is not None and as_number(value) is not None}
 
 
@@ -65,19 +65,19 @@ def shard_metrics(shards: ShardManifest) -> dict[str, float]:
     if shards.duplicates is not None:
         metrics["shard_copies"] = shards.duplicates.copies
         metrics["shard_leaking_groups"] = shards.duplicates.leaking_groups
-    return known(metrics)
+    return finite(metrics)
 
 
 def profile_metrics(report: ProfileReport) -> dict[str, float]:
     """Return the metrics of a profile report; none where profiling is off.
 
     Raises:
-        DataError: The choice is said to be measured, and is none of its points.
+        DataError: The choice is marked as measured, but is not one of the points.
     """
     if report.method == "off":
         return {}
     choice, point, estimate = report.choice, report.chosen_point(), report.estimate
-    return known(
+    return finite(
         {
             "profile_slot_size": choice.slot_size,
             "profile_slots_per_rank": choice.slots_per_rank,
@@ -100,14 +100,14 @@ def profile_metrics(report: ProfileReport) -> dict[str, float]:
 def train_metrics(
     trained: CheckpointManifest | None, goodput: GoodputRecord | None, figures: RunHeadline | None
 ) -> dict[str, float]:
-    """Return the metrics of a training, as far as they are known; one that has not finished has a cost too.
+    """Return the known metrics of a training; an unfinished one has a cost too.
 
-    A metric of the task with the name of one of these is `train_metric_NAME`. Of a training that an earlier run did,
-    time, preemptions and cost are `train_reused_NAME`, so that no sum counts them twice.
+    A metric of the task with a reserved name becomes `train_metric_NAME`. Time, preemptions and cost of a reused
+    training become `train_reused_NAME`, so that sums over runs do not count them twice.
 
     Args:
         trained: Its manifest; None: it has not finished.
-        goodput: None: not known.
+        goodput: None if unknown.
         figures: Headline of the run; None: the run cannot be read.
     """
     metrics: dict[str, float | None] = {}
@@ -126,7 +126,7 @@ def train_metrics(
         metrics |= {f"{prefix}{name}": getattr(goodput, name) for name in _GOODPUT}
     if figures is not None:
         metrics |= figures.numbers()
-    return known(metrics)
+    return finite(metrics)
 
 
 def export_metrics(exported: ExportManifest, verification: Verification | None = None) -> dict[str, float]:
@@ -134,7 +134,7 @@ def export_metrics(exported: ExportManifest, verification: Verification | None =
 
     Args:
         exported: Its manifest.
-        verification: Of its engine, on a GPU since it was made.
+        verification: Later verification of its engine on a GPU.
     """
     metric, values = exported.headline.metric, exported.headline_values
     metrics: dict[str, float | None] = {
@@ -153,16 +153,16 @@ def export_metrics(exported: ExportManifest, verification: Verification | None =
         metrics[f"export_{metric}_change"] = shipped - values["torch"]
     parity = [gate for gate in exported.gates if (gate.name, gate.precision) == (PARITY, exported.precision)]
     for gate in sorted(parity, key=lambda gate: gate.file == exported.served):
-        # Of the served file, where it ran.
+        # The served file, if it ran, comes last.
         if isinstance(error := gate.figures.get("relative_error"), float):
             metrics["export_relative_error"] = error
-    return known(metrics)
+    return finite(metrics)
 
 
 def row_metrics(
     record: RunRecord, documents: Mapping[str, Contract], verification: Verification | None
 ) -> dict[str, float]:
-    """Return the metrics of a run that has ended, as far as they are known: the row of an experiment.
+    """Return the known metrics of a run that has ended: its row in an experiment.
 
     `documents` are the manifests of its stages, by stage.
     """
@@ -173,7 +173,7 @@ def row_metrics(
         metrics |= train_metrics(trained if isinstance(trained, CheckpointManifest) else None, record.goodput, figures)
     if isinstance(exported, ExportManifest):
         metrics |= export_metrics(exported, verification)
-    return known(metrics)
+    return finite(metrics)
 
 
 def stage_metrics(
@@ -184,7 +184,7 @@ def stage_metrics(
     Args:
         document: Its manifest.
         view: The run; None: it cannot be read.
-        goodput: Of a training; None: not known.
+        goodput: Of a training; None if unknown.
 
     Raises:
         DataError: As `profile_metrics`.
@@ -252,7 +252,7 @@ def summarise(
 
 
 def classification_metadata(report: EvaluationReport) -> dict[str, Any]:
-    """Return confusionMatrix and confidenceMetrics of a system.ClassificationMetrics, and a `note` on what is left out.
+    """Return confusionMatrix and confidenceMetrics of a system.ClassificationMetrics, and a `note` on omissions.
 
     The structure is that of kfp.dsl.ClassificationMetrics (`log_confusion_matrix`, `log_roc_curve`); the pipeline's
     images have no kfp.
@@ -262,7 +262,7 @@ def classification_metadata(report: EvaluationReport) -> dict[str, Any]:
     """
     details = ClassificationDetails.of(report)
     if details is None:
-        return {"note": f"The task {shorten(report.task, 200)} is no classification into one class each."}
+        return {"note": f"The task {shorten(report.task, 200)} does not classify samples into one class."}
     matrix, note = _confusion_matrix(details)
     metadata: dict[str, Any] = {"confusionMatrix": matrix, "note": note}
     if details.roc is not None:
@@ -276,7 +276,7 @@ def classification_metadata(report: EvaluationReport) -> dict[str, Any]:
 
 
 def _confusion_matrix(report: ClassificationDetails) -> tuple[dict[str, Any], str]:
-    """Return the confusion matrix, and what was left out.
+    """Return the confusion matrix, and a note on omissions.
 
     Beyond MAX_CATEGORIES classes, those with few mistakes are one category.
     """
@@ -291,13 +291,13 @@ def _confusion_matrix(report: ClassificationDetails) -> tuple[dict[str, Any], st
         shown = sorted(sorted(shown, key=lambda place: (-wrong[place], place))[: MAX_CATEGORIES - 1])
     names = _distinct([report.classes[place].name for place in shown])
     place_of = {place: row for row, place in enumerate(shown)}
-    others = len(shown)
+    rest_row = len(shown)
     if len(shown) < count:
         names = _distinct([*names, f"{count - len(shown):,} other classes"])
     rows = [[0] * len(names) for _ in names]
     for label, guess, samples in report.confusion:
         if label in range(count) and guess in range(count):
-            rows[place_of.get(label, others)][place_of.get(guess, others)] += samples
+            rows[place_of.get(label, rest_row)][place_of.get(guess, rest_row)] += samples
     remarks = []
     if len(shown) < count:
         remarks.append(
@@ -305,13 +305,13 @@ def _confusion_matrix(report: ClassificationDetails) -> tuple[dict[str, Any], st
             "category, whose diagonal holds mistakes among them too."
         )
     if report.confusion_left_out:
-        remarks.append(f"{report.confusion_left_out:,} mistaken samples are in no cell: the smallest of too many.")
+        remarks.append(f"{report.confusion_left_out:,} misclassified samples are in omitted cells, the smallest.")
     matrix = {"annotationSpecs": [{"displayName": name} for name in names], "rows": [{"row": row} for row in rows]}
     return matrix, " ".join(remarks)
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Return printable names, each once: kfp knows a category by its name."""
+    """Return printable, unique names: kfp identifies categories by name."""
     distinct: list[str] = []
     for name in names:
         plain = shorten(" ".join(UNPRINTABLE.sub("\ufffd", name).split()), _NAME_LIMIT) or "(no name)"

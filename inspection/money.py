@@ -22,13 +22,13 @@ def find_money(config: Mapping[str, Any], goodput: GoodputRecord | None) -> tupl
     """Return the cost of the training, or None with the reason why it is unknown.
 
     Args:
-        config: Of the run: its sections `resources` and `cloud` count; empty: not known.
-        goodput: Whose node-hours count: of all attempts, also of those whose work was lost.
+        config: Of the run, with the sections `resources` and `cloud`; empty if unknown.
+        goodput: Account with the node-hours of all attempts, including lost work.
     """
     if goodput is None:
-        return None, "no training has begun"
+        return None, "training has not started"
     if not config:
-        return None, "the configuration is not known"
+        return None, "the configuration is unknown"
     try:
         sections = json.dumps({name: config[name] for name in ("resources", "cloud") if name in config})
         priced = _parse_sections(sections)
@@ -42,12 +42,12 @@ def find_money(config: Mapping[str, Any], goodput: GoodputRecord | None) -> tupl
         except ConfigError as error:
             return None, first_line(error)
     elif resources.price_usd_per_h is None:
-        return None, "no machine is named, and no price: set resources.machine.type, or resources.price_usd_per_h"
+        return None, "no machine or price is configured: set resources.machine.type, or resources.price_usd_per_h"
     region = priced.cloud.region
     each = machine.price(resources.strategy, region) if machine is not None else None
     on_demand = machine.price("STANDARD", region) if machine is not None else None
     if (price := resources.price_usd_per_h) is not None:
-        # It is of all machines. How many `auto` has come to is in the hours: the price is of what was there all along.
+        # The price is of all machines. With `auto` their number is unknown, so wall time is used.
         cost = price * wall_h if resources.nodes == "auto" else price / resources.nodes * hours
         source = CONFIGURED
     elif each is not None:
@@ -72,5 +72,5 @@ def find_money(config: Mapping[str, Any], goodput: GoodputRecord | None) -> tupl
 
 @lru_cache(maxsize=1000)
 def _parse_sections(sections: str) -> RunConfig:
-    """Return a configuration with these sections: most runs of a list share them."""
+    """Parse a configuration with these sections; cached, since most runs of a list share them."""
     return RunConfig.model_validate_json(sections)

@@ -1,7 +1,7 @@
-"""Reads a run into a RunView, from the files that it left.
+"""Reading of a run's files into a RunView.
 
-No content of a run ends the reading: a document that is missing, damaged, too large or of another format version is
-named in `RunView.missing`, and all else is read. Nothing is executed or unpickled.
+A document that is missing, damaged, too large or of another format version is listed in `RunView.missing`, and all
+other documents are read. Nothing is executed or unpickled.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _SUMMARY_BYTES = 32 << 20
 _MOST_WARNINGS = 50
 _WORD = re.compile(r"[\w.:-]+", re.ASCII)
 _JOB = re.compile(r"projects/[\w.:-]+/locations/([\w-]+)/pipelineJobs/[\w-]+", re.ASCII)
-# Inputs of stages, and the stage that makes each.
-_MAKERS = {"shards": "shard", "profile": "profile", "checkpoint": "train"}
+# Inputs of stages, and the stage that produces each.
+_PRODUCERS = {"shards": "shard", "profile": "profile", "checkpoint": "train"}
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Contract)
@@ -69,33 +69,33 @@ C = TypeVar("C", bound=Contract)
 
 @dataclass
 class Reading:
-    """One reading of a run; `missing` collects what could not be read."""
+    """State of reading a run; `missing` collects unreadable parts."""
 
     place: RunPlace
     missing: list[Missing] = field(default_factory=list)
     recorded_line: str = ""
-    """Where the run's documents say that the line is."""
+    """URI of the line in the run's documents."""
     documents: dict[str, Contract] = field(default_factory=dict)
     """Manifests that were read, by stage."""
     uris: dict[str, str] = field(default_factory=dict)
     """Folders of these, by stage."""
     sha256: dict[str, str] = field(default_factory=dict)
-    """Of each document that was read, by its URI."""
+    """Hashes of the documents that were read, by URI."""
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Return the result of `read`; None: it failed, and `missing` has the reason."""
         try:
             return read()
         except READ_ERRORS as error:
-            self.add(what, "it is not there" if isinstance(error, FileNotFoundError) else first_line(error))
+            self.add(what, "it does not exist" if isinstance(error, FileNotFoundError) else first_line(error))
             return None
 
     def add(self, what: str, reason: str) -> None:
-        """Note something that could not be read."""
+        """Record a part that could not be read."""
         self.missing.append(Missing(what=what, reason=reason[:MOST_CHARACTERS]))
 
     def located(self, uri: str) -> str:
-        """Return where something is that a document names: the line may have been moved or copied."""
+        """Map a URI in a document to its current place, since the line may have been moved or copied."""
         if self.recorded_line and uri.startswith(self.recorded_line + "/"):
             return self.place.line + uri[len(self.recorded_line) :]
         return uri
@@ -110,8 +110,8 @@ class Reading:
         return document
 
     def start(self) -> dict[str, Any]:
-        """Return the run's first document; empty: it cannot be read."""
-        start = self.attempt("the run's first document", lambda: read_object(self.place.start_uri)) or {}
+        """Return the run's start document; empty if it cannot be read."""
+        start = self.attempt("the run's start document", lambda: read_object(self.place.start_uri)) or {}
         line = as_object(start.get("arguments")).get("line")
         self.recorded_line = line.rstrip("/") if isinstance(line, str) else ""
         return start
@@ -141,15 +141,15 @@ class Reading:
         *,
         over: bool,
         now: float | None = None,
-        taken: str = "",
+        cached_uri: str = "",
     ) -> StageView:
         """Return a stage of the run; arguments are those of `inspection.stages.read_stage`."""
         recorded = next((stage for stage in record.stages if stage.name == name), None) if record else None
-        stage = view_stage(self.place, name, attempts, recorded=recorded, over=over, now=now, taken=taken)
+        stage = view_stage(self.place, name, attempts, recorded=recorded, over=over, now=now, cached_uri=cached_uri)
         return stage.model_copy(update={"uri": self.located(stage.uri)}) if stage.uri else stage
 
     def training_folder(self, attempts: Mapping[str, Events]) -> str:
-        """Return the folder that the newest attempt works on; empty: none has begun."""
+        """Return the output folder of the newest attempt; empty without an attempt."""
         uris = [event.get("uri") for events in attempts.values() for event in events if event["event"] == "folder"]
         folder = self.located(str(uris[-1])) if uris else ""
         return folder if is_inside(folder, self.place.line) else ""
@@ -163,12 +163,12 @@ def read_run(
     headline_only: bool = False,
     now: float | None = None,
 ) -> RunView:
-    """Return everything that is known of a run.
+    """Read a run.
 
     Args:
         place: Where it is.
-        pictures: Read samples out of its shards too, unless its configuration hides them.
-        points: Of a curve at most.
+        pictures: Also read samples from its shards, unless its configuration hides them.
+        points: Maximum number per curve.
         headline_only: Read only the state, the training's account and the documents of train and export.
         now: Seconds since the epoch; None: the clock's.
     """
@@ -184,15 +184,15 @@ def read_run(
     state = find_state(place, recorded, last_event_at=last_event_at or started_at, now=now)
     running_until = now if state == "running" else None
     # A silent run may wait for machines.
-    over, taken = state not in ("running", "silent"), _find_inputs(attempts.values())
+    over, inputs = state not in ("running", "silent"), _find_inputs(attempts.values())
     stages = [
-        reading.stage(name, attempts[name], record, over=over, now=running_until, taken=taken.get(name, ""))
+        reading.stage(name, attempts[name], record, over=over, now=running_until, cached_uri=inputs.get(name, ""))
         for name in STAGES
     ]
     _read_documents(reading, stages, ("train", "export") if headline_only else STAGES)
     fields: dict[str, Any] = {}
     if not headline_only:
-        stages = [_with_maker(reading, stage) for stage in stages]
+        stages = [_with_producer(reading, stage) for stage in stages]
         shard = next(stage for stage in stages if stage.name == "shard")
         hashes = _check_hashes(reading, stages)
         sha256 = hashes.get("shard", shard.manifest_sha256 or "")
@@ -229,7 +229,7 @@ def read_run(
 
 
 def find_folder(place: RunPlace, stage: str) -> str | None:
-    """Return the URI of the folder that a stage of a run has worked on last; None: there is none in the line."""
+    """Return the URI of the folder that a stage of a run has worked on last; None: the line has none."""
     reading = Reading(place)
     reading.start()
     record, _ = reading.record()
@@ -239,10 +239,10 @@ def find_folder(place: RunPlace, stage: str) -> str | None:
 
 
 def read_verification(reading: Reading, uri: str, exported: ExportManifest) -> Verification | None:
-    """Return the verification of an export's engine; None: there is none, or it cannot be read.
+    """Return the verification of an export's engine; None: missing or unreadable.
 
     Args:
-        reading: Notes what cannot be read.
+        reading: Records unreadable documents.
         uri: Folder of the export.
         exported: Its manifest.
     """
@@ -252,30 +252,30 @@ def read_verification(reading: Reading, uri: str, exported: ExportManifest) -> V
 
 
 def _find_inputs(stages: Iterable[Mapping[str, Events]]) -> dict[str, str]:
-    """Return the folders that attempts have begun with, by the stage that made them."""
+    """Return the input folders of attempts, by producing stage."""
     starts = [event for attempts in stages for event in in_order(attempts) if event["event"] == "start"]
     inputs = [(name, uri) for event in starts for name, uri in as_object(event.get("inputs")).items()]
-    return {_MAKERS[name]: uri for name, uri in inputs if name in _MAKERS and isinstance(uri, str)}
+    return {_PRODUCERS[name]: uri for name, uri in inputs if name in _PRODUCERS and isinstance(uri, str)}
 
 
-def _read_documents(reading: Reading, stages: list[StageView], wanted: Iterable[str]) -> None:
+def _read_documents(reading: Reading, stages: list[StageView], names: Iterable[str]) -> None:
     for stage in stages:
-        if stage.uri is not None and stage.name in wanted:
+        if stage.uri is not None and stage.name in names:
             read = partial(reading.document, MANIFESTS[stage.name], storage.join(stage.uri, MANIFEST_NAME))
             if (document := reading.attempt(f"the output of stage {stage.name}", read)) is not None:
                 reading.documents[stage.name], reading.uris[stage.name] = document, stage.uri
 
 
-def _with_maker(reading: Reading, stage: StageView) -> StageView:
-    """Return a reused stage with the run that made its output, and that in words."""
+def _with_producer(reading: Reading, stage: StageView) -> StageView:
+    """Return a reused stage with the run that produced its output, and the output's summary."""
     if stage.state != "reused" or stage.uri is None:
         return stage
     line, uri, run_id = reading.place.line, stage.uri, reading.place.run_id
-    maker = reading.attempt(
-        f"the maker of stage {stage.name}", lambda: find_maker(line, stage.name, uri, except_run=run_id)
+    producer = reading.attempt(
+        f"the producer of stage {stage.name}", lambda: find_maker(line, stage.name, uri, except_run=run_id)
     )
-    run, made = maker or ("", "")
-    return stage.model_copy(update={"reused_from": run, "made": made or stage.made})
+    run, summary = producer or ("", "")
+    return stage.model_copy(update={"reused_from": run, "made": summary or stage.made})
 
 
 def _read_data(reading: Reading, attempts: Mapping[str, Events], *, pictures: bool) -> dict[str, Any]:
@@ -312,14 +312,14 @@ def _read_profile(reading: Reading) -> dict[str, Any]:
 def _read_training(
     reading: Reading, config: dict[str, Any], record: RunRecord | None, attempts: Mapping[str, Events], *, points: int
 ) -> dict[str, Any]:
-    """Return the fields that the training's events and scalars fill; no curves and marks where `points` is 0."""
+    """Return the fields that the training's events and scalars fill; no curves and marks if `points` is 0."""
     trained, place = reading.documents.get("train"), reading.place
     used = trained.fingerprint if trained is not None else ""
-    read = partial(read_attempts, place.line, place.run_id, known=attempts, training=used)
+    read = partial(read_attempts, place.line, place.run_id, read_before=attempts, training=used)
     of_training = reading.attempt("the attempts at training", read) or {}
     goodput = record.goodput if record else None
     if goodput is None and of_training:
-        goodput = reading.attempt("the account of its time", lambda: account(of_training.values()))
+        goodput = reading.attempt("the training's account", lambda: account(of_training.values()))
     money, reason = find_money(config, goodput)
     if money is None:
         reading.add("cost", reason)
@@ -359,7 +359,7 @@ def _read_results(reading: Reading, *, pictures: bool) -> dict[str, Any]:
 
 
 def _check_hashes(reading: Reading, stages: list[StageView]) -> dict[str, str]:
-    """Return the hash of each manifest as it is now; one that differs from the record's was changed since."""
+    """Return the current hash of each manifest; a difference from the record is reported as a change."""
     hashes = {name: reading.sha256[storage.join(uri, MANIFEST_NAME)] for name, uri in reading.uris.items()}
     for stage in stages:
         sha256 = hashes.get(stage.name)
@@ -375,7 +375,7 @@ def _name(place: RunPlace, config: dict[str, Any]) -> str:
 
 
 def _console(place: RunPlace, start: dict[str, Any], config: dict[str, Any]) -> str | None:
-    """Return the run's page in Google's console, where it is a PipelineJob."""
+    """Return the page of a PipelineJob in Google's console; None for other runs."""
     project = str(as_object(config.get("cloud")).get("project"))
     job = _JOB.fullmatch(str(as_object(start.get("arguments")).get("job")))
     if job is None or not _WORD.fullmatch(project) or not _WORD.fullmatch(place.run_id):

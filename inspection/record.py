@@ -1,4 +1,4 @@
-"""Record of a run, run.json: states of its stages and their results, from the documents that the stages left."""
+"""Record of a run, run.json: states and results of its stages, from their documents."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def make_record(
         config: The resolved configuration.
         traces: Its stages.
         wall_s: Of the whole run.
-        error: Why it failed; empty when it did not.
-        interrupted: The error is a user's signal: nothing failed.
+        error: Reason of the failure; empty without one.
+        interrupted: Whether a user's signal ended it, not a failure.
         goodput: Account of its training's time.
     """
     manifests = {trace.name: _manifest_sha256(trace) for trace in traces}
@@ -90,17 +90,14 @@ def make_record(
 def close_run(record: RunRecord, *, line: str) -> None:
     """Write a run's record into its folder, and a copy to the line's top.
 
-    A run that is tried in another region has the record of its last try.
+    After attempts in several regions the record is that of the last.
     """
     for folder in (run_uri(line, record.id), line):
         storage.replace(storage.join(folder, RUN_NAME), record.to_json())
 
 
 def _load_results(uris: Mapping[str, str]) -> tuple[dict[str, Contract], dict[str, str]]:
-    """Return the documents of finished stages, by the URIs of their folders, and the reasons why others are unread.
-
-    The run has ended all the same.
-    """
+    """Return the documents of finished stages, and the errors of unreadable ones, which do not fail the run."""
     documents: dict[str, Contract] = {}
     unread: dict[str, str] = {}
     for stage in [stage for stage in ("shard", "train", "export") if stage in uris]:

@@ -1,4 +1,4 @@
-"""The runs below a root, a row per run: one that has ended by its record, any other by its documents."""
+"""List of the runs below a root: an ended run by its record, any other by its documents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunRow(Document):
     folder: str
     state: State
     stage: str = ""
-    """Stage that it is in, or that failed; empty: it succeeded."""
+    """Current or failed stage; empty if it succeeded."""
     error: str = ""
     """First line."""
     started_at: float | None = None
@@ -48,23 +48,23 @@ class RunRow(Document):
     metrics: dict[str, float] = Field(default={})
     """By name: test_accuracy."""
     problem: str = ""
-    """Why the run could not be read; empty: it could."""
+    """Reason why the run could not be read; empty if it could."""
 
 
 def list_runs(root: str, filters: Sequence[str] = ()) -> list[RunRow]:
-    """Return a row for each run below a root, the newest first; one that cannot be read has the reason in it.
+    """Return a row for each run below a root, the newest first; rows of unreadable runs have the reason.
 
     Args:
         root: Path or URI of the folder that holds lines, or of one line.
-        filters: KEY=VALUE, all of which a run meets: state, name, id, or a key of the configuration.
+        filters: KEY=VALUE, all must match. KEY is state, name, id, or a key of the configuration.
 
     Raises:
-        ConfigError: The root is not there, or a filter is none.
+        ConfigError: The root does not exist, or a filter is invalid.
     """
-    wanted = [_parse_filter(text) for text in filters]
-    # Files of this machine wait for nobody: threads would only wait for each other.
+    conditions = [_parse_filter(text) for text in filters]
+    # Threads do not speed up local files.
     with ThreadPoolExecutor(1 if storage.is_local(storage.normalise(root)) else THREADS) as pool:
-        rows = [row for row, config in pool.map(_read, list_places(root)) if _meets(row, config, wanted)]
+        rows = [row for row, config in pool.map(_read, list_places(root)) if _matches(row, config, conditions)]
     return sorted(rows, key=lambda row: (row.started_at or 0.0, row.id), reverse=True)
 
 
@@ -82,8 +82,8 @@ def _parse_filter(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _meets(row: RunRow, config: Mapping[str, Any], wanted: Iterable[tuple[str, str]]) -> bool:
-    for key, value in wanted:
+def _matches(row: RunRow, config: Mapping[str, Any], conditions: Iterable[tuple[str, str]]) -> bool:
+    for key, value in conditions:
         actual = getattr(row, key) if key in _OWN_KEYS else _value_of(config, key)
         if actual is _NO_KEY or (value != str(actual) and _parse_value(value) != actual):
             return False
@@ -91,7 +91,7 @@ def _meets(row: RunRow, config: Mapping[str, Any], wanted: Iterable[tuple[str, s
 
 
 def _parse_value(text: str) -> Any:
-    """Return a value as a configuration would have it; the text itself where it is no YAML."""
+    """Parse a value as in a configuration; text that is no YAML is returned unchanged."""
     try:
         return yaml.load(text, Loader=Loader)
     except yaml.YAMLError:
@@ -99,7 +99,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _value_of(config: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a key; _NO_KEY where there is none."""
+    """Return the value of a key; _NO_KEY if it is missing."""
     value: Any = config
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
@@ -109,7 +109,7 @@ def _value_of(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _read(place: RunPlace) -> tuple[RunRow, dict[str, Any]]:
-    """Return the row of a run and its configuration; it never raises for the content of the run."""
+    """Return the row of a run and its configuration; errors in the run's documents become part of the row."""
     reading = Reading(place)
     try:
         try:
@@ -123,12 +123,12 @@ def _read(place: RunPlace) -> tuple[RunRow, dict[str, Any]]:
 
 
 def _row_of_record(reading: Reading, record: RunRecord) -> RunRow:
-    place, since = reading.place, ""
+    place, verified = reading.place, ""
     if export := _find_export(place, record):
         read = partial(reading.document, ExportManifest, storage.join(export, MANIFEST_NAME))
         if (document := reading.attempt("the export", read)) is not None:
-            since = verdict(document, read_verification(reading, export, document))
-    figures = headline_of_record(record, money=find_money(record.config, record.goodput)[0], export_verdict=since)
+            verified = verdict(document, read_verification(reading, export, document))
+    figures = headline_of_record(record, money=find_money(record.config, record.goodput)[0], export_verdict=verified)
     at = next((stage.name for stage in record.stages if stage.state in ("failed", "interrupted")), "")
     return _row(
         place,
@@ -141,14 +141,14 @@ def _row_of_record(reading: Reading, record: RunRecord) -> RunRow:
 
 
 def _find_export(place: RunPlace, record: RunRecord) -> str:
-    """Return the folder of the run's export, in the line as it lies now, if it was verified since; else empty."""
+    """Return the folder of the run's export, in the line's current place, if it was verified later; else empty."""
     name = str(as_object(record.results.get("export")).get("uri", "")).rstrip("/").rpartition("/")[2]
     export = storage.join(place.line, "export", name)
     return export if name and storage.list_names(storage.join(export, VERIFIED_FOLDER)) else ""
 
 
 def _read_documents(place: RunPlace) -> tuple[RunRow, dict[str, Any]]:
-    """Return the row of a run that has left no record: it goes on, or was killed."""
+    """Return the row of a run without a record: in progress or killed."""
     view = read_run(place, headline_only=True)
     at = next((stage for stage in view.stages if stage.state in ("running", "failed", "interrupted", "stopped")), None)
     where = ""

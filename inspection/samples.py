@@ -1,4 +1,4 @@
-"""Samples out of the shards: a contact sheet, and the samples on which the network did worst."""
+"""Samples from the shards: a contact sheet, and the samples with the worst predictions."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 SIDE_PIXELS, NUM_PICTURES, _JPEG_QUALITY = 72, 60, 75
 NUM_WORST, _MOST_LABELS = 24, 5
 NAME_CHARACTERS, TEXT_CHARACTERS = 200, 300
-# Object stores allow shorter names.
+# Longer than any name in an object store.
 _PATH_CHARACTERS = 1100
-# A sample with more bytes is not read for its text.
+# Texts of larger samples are not read.
 _MOST_BYTES = 32 << 20
 _TABLES = (".csv", ".jsonl", ".parquet")
-# The field that is learnt: its name is fixed (docs/decisions/0015-tasks.md).
+# Name of the label field, which is fixed (docs/decisions/0015-tasks.md).
 _LABEL = "label"
 T = TypeVar("T")
 
 
 def contact_sheet(folder_uri: str, manifest: ShardManifest) -> list[Picture]:
-    """Return pictures of training images, the classes in turn; none where samples have no image.
+    """Return pictures of training images, the classes in turn; empty if samples have no image.
 
     Args:
         folder_uri: Of the shards.
-        manifest: Theirs.
+        manifest: Of the shards.
 
     Raises:
         ShardlineError: The index or an image is damaged.
@@ -59,15 +59,15 @@ def contact_sheet(folder_uri: str, manifest: ShardManifest) -> list[Picture]:
 def worst_samples(
     folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, *, shown: bool = True
 ) -> list[WorstSample]:
-    """Return the samples on which the network did worst, the worst first; none where the task does not list them.
+    """Return the samples with the worst predictions, the worst first; empty if the task does not list them.
 
-    A sample that cannot be read, or is another one by now, has neither picture, text nor file.
+    A sample that cannot be read or has changed has no picture, text or file.
 
     Args:
         folder_uri: Of the shards.
-        manifest: Theirs.
+        manifest: Of the shards.
         evaluation: Of the best checkpoint.
-        shown: Whether to read the samples themselves.
+        shown: Whether to read the samples' contents.
     """
     reader = _Samples(folder_uri, manifest, evaluation, shown)
     if (details := ClassificationDetails.of(evaluation)) is not None:
@@ -112,11 +112,11 @@ def worst_samples(
 
 
 def file_uri(config: Mapping[str, Any], path: str) -> str:
-    """Return the URI of a sample's file; empty: not known.
+    """Return the URI of a sample's file; empty if unknown.
 
     Args:
         config: The run's configuration, which names the source.
-        path: In the source, percent-encoded where it is not plain text.
+        path: In the source, percent-encoded if it is not plain text.
     """
     source, plain = as_object(config.get("sharding")).get("source"), unquote(path)
     if not plain or plain.startswith("gs://"):
@@ -145,7 +145,7 @@ class _Samples:
         return SampleIndex(self.manifest, self.folder_uri)
 
     def read(self, place: int, key: str, labels: list[SampleLabel], loss: float | None = None) -> WorstSample:
-        """Return a sample by its place in the split, with what the evaluation has of it."""
+        """Return a sample by its place in the split, with its labels of the evaluation."""
         picture = text = None
         if self.manifest.image_field is not None:
             split = self.evaluation.split
@@ -158,32 +158,32 @@ class _Samples:
 
     def _attempt(self, place: int, key: str, read: Callable[[int], T | None]) -> T | None:
         split = self.manifest.splits[self.evaluation.split]
-        is_other = self.manifest.fingerprint != self.evaluation.shards_fingerprint
-        if not self.shown or is_other or not 0 <= place < split.samples:
+        has_changed = self.manifest.fingerprint != self.evaluation.shards_fingerprint
+        if not self.shown or has_changed or not 0 <= place < split.samples:
             return None
         try:
             from records.index import key_of
 
             at = split.first + place
-            # With another key it is another sample by now.
+            # A different key means that the sample has changed.
             return read(at) if key_of(self.index[at]) == key else None
         except READ_ERRORS:
             return None
 
     def _text(self, at: int) -> str | None:
-        """Return the beginning of a sample's text fields; the label is not among them."""
+        """Return the beginning of a sample's text fields, without the label."""
         from records.fields import FieldReader
 
         labels = (_LABEL, self.manifest.label_field)
         fields = {name: entry for name, entry in self.manifest.sample_fields.items() if name not in labels}
-        wanted = [name for name, entry in fields.items() if entry.kind == "text"]
+        names = [name for name, entry in fields.items() if entry.kind == "text"]
         row = self.index[at]
-        if not wanted or int(row["size"]) > _MOST_BYTES:
+        if not names or int(row["size"]) > _MOST_BYTES:
             return None
-        values = FieldReader(self.manifest, wanted).read(self._stored(at), int(row["label"]))
-        if len(wanted) == 1 and isinstance(text := values[wanted[0]], str):
+        values = FieldReader(self.manifest, names).read(self._stored(at), int(row["label"]))
+        if len(names) == 1 and isinstance(text := values[names[0]], str):
             return text[:TEXT_CHARACTERS]
-        return ", ".join(f"{fields[name].column or name}: {values[name]}" for name in wanted)[:TEXT_CHARACTERS]
+        return ", ".join(f"{fields[name].column or name}: {values[name]}" for name in names)[:TEXT_CHARACTERS]
 
     def _path(self, at: int) -> str | None:
         from records.fields import path_in
@@ -206,7 +206,7 @@ def _label(
 
 
 def _draw(folder_uri: str, index: SampleIndex, places: Sequence[int], split: str) -> list[Picture]:
-    """Return small pictures of samples; those that cannot be decoded are left out."""
+    """Return small pictures of samples; skipping those that cannot be decoded."""
     from PIL import Image as images
 
     from records.decode import UndecodableImage, decode_rgb

@@ -1,7 +1,7 @@
 """Stages and small tasks of a run: events of their attempts, errors, outputs, and the states of stage and run.
 
-`StageTrace` is the one state machine: `shardline run` feeds it the events of a stage while it works, and readers feed
-it those that attempts have left.
+`StageTrace` is the state machine of a stage: `shardline run` applies events while the stage runs, and readers apply the
+stored events of attempts.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from inspection.view import Attempt, Progress, StageState, StageView, State
 Event = Mapping[str, Any]
 Events = list[dict[str, Any]]
 ERRORS_FOLDER = "errors"
-"""Of a run: errors of tasks that keep no attempts, TASK.json."""
+"""Folder in a run for errors of tasks without attempts, TASK.json."""
 MOST_CHARACTERS = 4000
-# Of very many attempts, the last ones are shown.
+# The last attempts are shown.
 MOST_ATTEMPTS = 50
-# Of one attempt, some hundred bytes per event.
+# Of events per attempt, at some hundred bytes each.
 MOST_BYTES = 32 << 20
-# Copies of events come every 30 s at most while a stage works; machines may be waited for without any.
+# A running stage copies its events every 30 s; a run that waits for machines has none.
 SILENT_S = 600.0
-# Without any event for so long a run was cancelled, or its service lost it.
+# After this time without events a run was cancelled or lost.
 UNKNOWN_S = 86_400.0
-# Attempts of other runs among which the maker of a reused output is looked for.
-_MOST_MAKERS = 200
+# Attempts of other runs to search for the producer of a reused output.
+_MOST_PRODUCERS = 200
 _LAST_MESSAGES, _MESSAGE_CHARACTERS = 20, 400
 
 
@@ -52,7 +52,7 @@ class StageTrace:
 
     name: str
     folder: Path = Path()
-    """Where the attempt leaves its events, error and log, while it is followed."""
+    """Folder of the followed attempt's events, error and log."""
     launched_at: float | None = None
     ready_at: float | None = None
     last_at: float = 0.0
@@ -76,7 +76,7 @@ class StageTrace:
             yield event
 
     def apply(self, event: Event) -> None:
-        """Take in one event."""
+        """Update the state by one event."""
         time = as_number(event.get("time")) or self.last_at
         self.last_at = max(self.last_at, time)
         launched_at = as_number(event.get("launched_at"))
@@ -89,17 +89,17 @@ class StageTrace:
             case "progress":
                 self.progress = _progress_of(event, time) or self.progress
             case "reused":
-                # A later attempt of the run that made it finds it too.
+                # A later attempt may reuse the output of an earlier attempt of the same run.
                 self.reused = self.reused or not self.uri
                 self.uri, self.exit_code, self.error = str(event.get("uri", "")), None, ""
             case "finish":
-                # An error of another machine, before the end, changes nothing.
+                # Overrides an earlier error of another machine.
                 self.exit_code, self.error = None, ""
                 self.uri, self.made, self.reused = str(event.get("uri", "")), str(event.get("made", "")), False
             case "interrupted":
                 self.interrupted = True
             case "error" if not self.uri:
-                # One of another machine, after the end, changes nothing.
+                # A later error of another machine is ignored.
                 self.error = str(event.get("message", ""))[:MOST_CHARACTERS]
                 self.exit_code = _integer(event.get("exit_code"), EXIT_FAULT)
             case "exit":
@@ -107,12 +107,12 @@ class StageTrace:
 
     @property
     def started(self) -> bool:
-        """Whether a process of it was started."""
+        """Whether its process was started."""
         return self.launched_at is not None
 
     @property
     def finished(self) -> bool:
-        """Whether its output is there and no process of it has failed since."""
+        """Whether its output is complete, and no process has failed since."""
         return bool(self.uri) and self.exit_code in (None, 0)
 
     @property
@@ -122,18 +122,18 @@ class StageTrace:
 
     @property
     def start_s(self) -> float:
-        """Process start and imports, before the work began. A reused stage does nothing else."""
+        """Duration of process start and imports; for a reused stage the whole time."""
         if self.launched_at is not None and self.ready_at is not None:
             return max(0.0, self.ready_at - self.launched_at)
         return self.wall_s if self.reused else 0.0
 
     @property
     def summary(self) -> str:
-        """Its output in words."""
+        """Summary of its output."""
         return "reused" if self.reused else self.made
 
     def state(self, *, over: bool) -> StageState:
-        """Return the state of the stage; `over`: nothing of the run works any more."""
+        """Return the state of the stage; `over`: no process of the run is alive."""
         if self.finished:
             return "reused" if self.reused else "done"
         if not self.started:
@@ -146,46 +146,46 @@ class StageTrace:
 
     def record(self, manifest_sha256: str | None) -> StageRecord:
         """Return the stage's part of the run's record."""
-        state, done = self.state(over=True), self.finished
+        state = self.state(over=True)
         return StageRecord(
             name=self.name,
             state="failed" if state == "stopped" else state,  # type: ignore[arg-type]
             wall_s=round(self.wall_s, 3),
             start_s=round(self.start_s, 3),
-            uri=self.uri if done else None,
+            uri=self.uri if self.finished else None,
             manifest_sha256=manifest_sha256,
-            made=self.summary if done else "",
+            made=self.summary if self.finished else "",
         )
 
     def find_error(self) -> ErrorDocument | None:
-        """Return why the followed attempt failed: its error.json, or its exit code in words. None: it did not fail."""
+        """Return the error of the followed attempt, from error.json or its exit code; None: it did not fail."""
         if self.exit_code == 0:
             return None
-        # One that was cut off by a full disk is none.
+        # A full disk may have truncated it.
         with suppress(FileNotFoundError, ValidationError):
             return ErrorDocument.model_validate_json((self.folder / ERROR_NAME).read_bytes())
         if self.exit_code is None:
             return None
         log = self.folder / LOG_NAME
         if self.exit_code < 0:
-            ended = f"was ended by signal {-self.exit_code}" + (" (out of memory?)" if self.exit_code == -9 else "")
-            message = f"{ended}\n  to do: run the same command again; its messages are in {log}"
+            cause = f"was ended by signal {-self.exit_code}" + (" (out of memory?)" if self.exit_code == -9 else "")
+            message = f"{cause}\n  to do: run the same command again; its messages are in {log}"
             return ErrorDocument(kind="Signal", exit_code=EXIT_TRY_AGAIN, message=message)
-        message = f"ended with exit code {self.exit_code} and left no {ERROR_NAME}\n  to do: see {log}"
+        message = f"ended with exit code {self.exit_code} without {ERROR_NAME}\n  to do: see {log}"
         return ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message)
 
 
 def find_state(place: RunPlace, recorded: State | None, *, last_event_at: float | None, now: float) -> State:
     """Return the state of a run.
 
-    Without a record: on this machine the run's lock tells whether its process lives, which the kernel drops with the
-    process, however it dies. In a bucket only the newest event counts.
+    Without a record, a local run is alive if its lock is held, which the kernel releases with the process. A run in a
+    bucket is judged by its newest event.
 
     Args:
-        place: Where it is.
-        recorded: State in its record; None: it has none.
+        place: Place of the run.
+        recorded: State in its record; None without a record.
         last_event_at: Its newest event, or its start, in seconds since the epoch.
-        now: The same clock.
+        now: Current time on the same clock.
     """
     if recorded is not None:
         return recorded
@@ -197,7 +197,7 @@ def find_state(place: RunPlace, recorded: State | None, *, last_event_at: float 
 
 
 def list_attempts(line: str, stage: str, run_id: str | None = None) -> list[str]:
-    """Return the names of a stage's attempts in the order in which they began: of a run, or of all runs."""
+    """Return the names of a stage's attempts of a run or of all runs, in the order of their start."""
     names = storage.list_names(storage.join(line, stage, ATTEMPTS_FOLDER))
     return [name for name in names if not name.startswith(".") and (run_id is None or is_of_run(name, run_id))]
 
@@ -208,7 +208,7 @@ def is_of_run(attempt: str, run_id: str) -> bool:
 
 
 def read_events(line: str, stage: str, names: Iterable[str]) -> tuple[dict[str, Events], list[str]]:
-    """Return the events of attempts by the attempt's name, and what could not be read, in words."""
+    """Return the events of attempts by the attempt's name, and the problems as text."""
     names = list(names)
     problems: list[str] = []
 
@@ -241,9 +241,9 @@ def _read_events(uri: str, problems: list[str]) -> Events:
             events.append(event)
         else:
             damaged += 1
-    # A process that was killed while it wrote leaves one.
+    # A killed process may leave one incomplete line.
     if damaged > len(parts):
-        problems.append(f"{storage.display(uri)}: {damaged} lines are no events")
+        problems.append(f"{storage.display(uri)}: {damaged} lines are not events")
     return events
 
 
@@ -260,7 +260,7 @@ def read_stage(
     recorded: StageRecord | None,
     over: bool,
     now: float | None = None,
-    taken: str = "",
+    cached_uri: str = "",
 ) -> StageView:
     """Return a stage of a run.
 
@@ -269,9 +269,9 @@ def read_stage(
         name: Of the stage.
         attempts: Events of the run's attempts at it, in the order in which they began.
         recorded: The stage in the run's record.
-        over: Whether nothing of the run works any more.
+        over: Whether no process of the run is alive.
         now: End of the time of a stage that runs; None: its last event.
-        taken: Folder that later stages of the run have taken as its output.
+        cached_uri: Input folder of later stages that this stage produced, from KFP's cache.
     """
     trace = StageTrace(name)
     for event in in_order(attempts):
@@ -283,29 +283,28 @@ def read_stage(
         text = "\n".join(message[:_MESSAGE_CHARACTERS] for message in messages[-_LAST_MESSAGES:])
         views[-1] = views[-1].model_copy(update={"last_messages": text})
     state: StageState = trace.state(over=over)
-    uri, made = trace.uri, trace.summary
+    uri, summary = trace.uri, trace.summary
     if recorded is not None:
-        state, uri, made = recorded.state, recorded.uri, recorded.made
-    elif not trace.started and taken:
-        # KFP's cache has it.
-        state, uri, made = "reused", taken, "reused"
+        state, uri, summary = recorded.state, recorded.uri, recorded.made
+    elif not trace.started and cached_uri:
+        state, uri, summary = "reused", cached_uri, "reused"
     done = state in ("done", "reused")
     wall_s = trace.wall_s if trace.started else None
     if state == "running" and now is not None and trace.launched_at is not None:
         wall_s = now - trace.launched_at
     if recorded is not None:
         wall_s = recorded.wall_s if state != "not started" else None
-    # An attempt that ended before the newest began is not why the stage failed.
+    # Errors of attempts that ended before the newest started are ignored.
     newest = max((view.started_at or 0.0 for view in views), default=0.0)
     errors = [view.error for view in views if view.error and (view.ended_at or 0.0) >= newest]
-    error = errors[-1] if errors else "it left no error" if state == "stopped" else ""
+    error = errors[-1] if errors else "ended without an error" if state == "stopped" else ""
     return StageView(
         name=name,
         state=state,
         started_at=trace.launched_at,
         wall_s=wall_s,
         start_s=recorded.start_s if recorded is not None and state != "not started" else None,
-        made=made[:MOST_CHARACTERS] if done else "",
+        made=summary[:MOST_CHARACTERS] if done else "",
         uri=uri or None,
         manifest_sha256=recorded.manifest_sha256 if recorded else None,
         error="" if done else error,
@@ -322,7 +321,7 @@ def _read_attempt(place: RunPlace, stage: str, name: str, events: Events) -> Att
     exit_code = 0 if trace.finished else trace.exit_code
     error = trace.error
     if exit_code not in (None, 0) and not error:
-        error = f"ended with exit code {exit_code} and left no error; see {storage.display(folder)}"
+        error = f"ended with exit code {exit_code} without an error; see {storage.display(folder)}"
         with suppress(*READ_ERRORS):
             document = _read_error(storage.join(folder, ERROR_NAME))
             error = document.message if document is not None else error
@@ -339,10 +338,10 @@ def _read_attempt(place: RunPlace, stage: str, name: str, events: Events) -> Att
 
 
 def find_maker(line: str, stage: str, uri: str, *, except_run: str) -> tuple[str, str]:
-    """Return the id of the run that made a stage's output, and the output in words; empty: not known."""
+    """Return the id of the run that produced a stage's output, and the output's summary; empty if unknown."""
     names = [name for name in list_attempts(line, stage) if name.partition(".")[0] != except_run]
     output = uri.rstrip("/").rpartition("/")[2]
-    for name, events in reversed(read_events(line, stage, names[-_MOST_MAKERS:])[0].items()):
+    for name, events in reversed(read_events(line, stage, names[-_MOST_PRODUCERS:])[0].items()):
         for event in events:
             if event["event"] == "finish" and str(event.get("uri")).rstrip("/").rpartition("/")[2] == output:
                 return name.partition(".")[0], str(event.get("made", ""))[:MOST_CHARACTERS]
@@ -350,7 +349,7 @@ def find_maker(line: str, stage: str, uri: str, *, except_run: str) -> tuple[str
 
 
 def find_output(line: str, run_id: str, stage: str) -> str | None:
-    """Return the URI of the folder that a run's stage has ended with; None: neither record nor events name one.
+    """Return the URI of the output folder of a run's stage; None: neither record nor events have one.
 
     Raises:
         DataError: The record is damaged.
@@ -365,7 +364,7 @@ def find_output(line: str, run_id: str, stage: str) -> str | None:
 
 
 def find_last_error(line: str, stage: str, run_id: str) -> ErrorDocument | None:
-    """Return the error of the newest attempt of a run that left one."""
+    """Return the error of the newest attempt with an error."""
     for name in reversed(list_attempts(line, stage, run_id)):
         if (error := _read_error(storage.join(line, stage, ATTEMPTS_FOLDER, name, ERROR_NAME))) is not None:
             return error
@@ -373,7 +372,7 @@ def find_last_error(line: str, stage: str, run_id: str) -> ErrorDocument | None:
 
 
 def leave_error(line: str, run_id: str, task: str, document: ErrorDocument | None) -> None:
-    """Store the error of a small task; None: it succeeded, and the error of an earlier attempt is deleted."""
+    """Store the error of a small task; None: delete the error of an earlier attempt after success."""
     uri = storage.join(run_uri(line, run_id), ERRORS_FOLDER, f"{task}.json")
     if document is not None:
         storage.replace(uri, document.model_dump_json(indent=1).encode())
@@ -389,14 +388,14 @@ def find_errors(line: str, run_id: str) -> dict[str, ErrorDocument]:
 
 
 def read_warnings(shards_uri: str) -> list[str]:
-    """Return the warnings of finished shards; none where there is no readable manifest."""
+    """Return the warnings of finished shards; empty without a readable manifest."""
     with suppress(DataError, FileNotFoundError, NotADirectoryError):
         return ShardManifest.load(shards_uri).warnings
     return []
 
 
 def _read_error(uri: str) -> ErrorDocument | None:
-    """Return an error that was left; None: it was deleted since, cut off, or written by another version."""
+    """Read an error; None: it was deleted, truncated, or written by another version."""
     with suppress(FileNotFoundError, ValueError):
         return ErrorDocument.model_validate_json(read_small(uri))
     return None
@@ -410,5 +409,5 @@ def _progress_of(event: Event, time: float) -> Progress | None:
     return Progress(done=done, total=total, unit=unit, message=message, at=time)
 
 
-def _integer(value: object, other: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else other
+def _integer(value: object, default: int | None) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default

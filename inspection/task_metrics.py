@@ -8,7 +8,7 @@ from contracts.artifacts.classification import TASKS as CLASSIFICATIONS
 from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
 from inspection.pages.quantities import exact_percent, metric_number
 
-# Metrics that are shares of one.
+# Metrics in the range of 0 to 1.
 _SHARES = {
     **dict.fromkeys(CLASSIFICATIONS, ("accuracy", "f1_macro", "recall_macro")),
     **dict.fromkeys(SEVERAL_LABELS, ("average_precision", "f1_macro", "f1_micro")),
@@ -26,7 +26,7 @@ def is_share(task: str, name: str) -> bool:
 
 
 def is_proportion(task: str, name: str) -> bool:
-    """Return whether a metric is a share of independent samples, which has a binomial interval."""
+    """Return whether a metric is a share of independent samples, with a binomial interval."""
     return name == "accuracy" and task in CLASSIFICATIONS
 
 

@@ -1,7 +1,7 @@
-"""TensorBoard's own server on the logs of runs: a child of the command, which ends with it.
+"""TensorBoard's own server on the logs of runs: a child process that ends with the command.
 
 It reads a bucket itself, through fsspec and gcsfs. Folders are given by --logdir_spec, NAME:PATH
-(tensorboard/backend/event_processing/data_ingester.py); a comma ends a path there.
+(tensorboard/backend/event_processing/data_ingester.py); where a comma separates paths.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMMAND = (
     "runpy.run_module('tensorboard.main', run_name='__main__', alter_sys=True)"
 )
 _ADDRESS = re.compile(r"^TensorBoard \S+ at (http://\S+)")
-# TensorBoard alone needs no TensorFlow.
+# TensorBoard runs without TensorFlow.
 _NOISE = "TensorFlow installation not found"
 
 
@@ -43,11 +43,11 @@ def show(
     """Serve until interrupted; return the exit code.
 
     Args:
-        runs: Each as in `find_place`; or a folder that has a tensorboard/ in it, as a training's.
-        host: Address to listen at.
-        port: Port to listen at; 0: a free one, None: TensorBoard's own, or the next one that is free.
-        say: Gets the server's address, once it listens.
-        warn: Gets the server's other messages.
+        runs: Each as in `find_place`, or a folder with a subfolder tensorboard/.
+        host: Address to listen on.
+        port: Port to listen on; 0: any free port, None: TensorBoard's default or the next free port.
+        say: Called with the server's address when it listens.
+        warn: Called with other messages of the server.
 
     Raises:
         ConfigError: There is no such run, it has no logs yet, or TensorBoard is not installed or cannot listen.
@@ -58,15 +58,15 @@ def show(
         if find_spec(package) is None:
             raise ConfigError(
                 f"the package {package} is not installed here",
-                allowed="an environment that has it, as those that train do",
+                allowed="an environment with it, as for training",
                 todo=f'pip install "{package}"',
             )
     options = {
-        # Not --logdir: what else is in the line, and outputs of other configurations, is not of these runs.
+        # Not --logdir, which would include outputs of other runs.
         "logdir_spec": ",".join(f"{name}:{_path(uri)}" for name, uri in logs.items()),
         "host": host,
         "reload_interval": str(_RELOAD_BUCKET_S if in_bucket else _RELOAD_LOCAL_S),
-        # Its second reader, in Rust, knows no logdir_spec.
+        # The reader in Rust does not support logdir_spec.
         "load_fast": "false",
         **({} if port is None else {"port": str(port)}),
     }
@@ -76,7 +76,7 @@ def show(
 def find_logs(runs: Sequence[str]) -> dict[str, str]:
     """Return the folders of runs' logs by name: training, profile; of several runs LINE/ID/training.
 
-    A folder that several runs share, since one has reused it, is shown once.
+    A folder that several runs share by reuse is shown once.
 
     Args:
         runs: As in `show`.
@@ -101,7 +101,7 @@ def find_logs(runs: Sequence[str]) -> dict[str, str]:
                 )
             name = re.sub(r"[^\w./-]", "_", part if len(runs) == 1 else f"{title}/{part}")
             if uri not in logs.values():
-                # The same run in two places: a copy out of a bucket, for one.
+                # The same run in two places, such as a copy from a bucket.
                 logs[f"{name}-{len(logs)}" if name in logs else name] = uri
     return logs
 
@@ -133,7 +133,7 @@ def _path(uri: str) -> str:
 
 
 def _serve(arguments: list[str], say: Callable[[str], None], warn: Callable[[str], None]) -> int:
-    # gcsfs would ask a gRPC service for the kind of every bucket, for minutes where there is none.
+    # gcsfs would query a gRPC service for the kind of each bucket, and wait minutes if there is none.
     environment = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false", **os.environ}
     process = subprocess.Popen(
         [sys.executable, "-c", _COMMAND, *arguments],
@@ -147,7 +147,7 @@ def _serve(arguments: list[str], say: Callable[[str], None], warn: Callable[[str
     try:
         assert process.stderr is not None
         for line in process.stderr:
-            # Names out of the run are in it: they are to move no cursor.
+            # Names from the run could contain terminal controls.
             text = UNPRINTABLE.sub("\ufffd", line.rstrip())
             if address := _ADDRESS.match(text):
                 say(address[1])

@@ -1,6 +1,6 @@
 """Runs on the terminal: the list, one run, the differences of two, a profile report; and a run as JSON.
 
-Text of a run is printed as text, never as markup.
+Text from a run is never interpreted as markup.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inspection.task_metrics import show_metric
 from inspection.training import TIME_CLASSES
 from inspection.view import RunView, StageView
 
-# Of a file or a pipe, which has no width of its own: a list, and everything else, where paths fit.
+# Widths for files and pipes: of a list, and of all other output, which has paths.
 _LIST_WIDTH, _PLAIN_WIDTH = 120, 150
 _STYLES = {
     "succeeded": "green",
@@ -44,11 +44,11 @@ _STYLES = {
     "unreadable": "red",
 }
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
-OFF = "off: training cuts and loads as without a profile"
+OFF = "off: training uses the default slot size and workers"
 
 
 def print_runs(rows: Sequence[RunRow], stream: TextIO) -> None:
-    """Print a line for each run; columns that are empty in all of them are left out."""
+    """Print a line for each run; empty columns are omitted."""
     console = _console(stream, _LIST_WIDTH)
     metrics = {row.headline.metric for row in rows if row.headline.text("metric")}
     metric = metric_title(next(iter(metrics))) if len(metrics) == 1 else "result"
@@ -73,9 +73,9 @@ def print_runs(rows: Sequence[RunRow], stream: TextIO) -> None:
     shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in shown:
-        left = name in ("run", "state", "where")
+        is_text = name in ("run", "state", "where")
         whole = name in ("run", "state", "age", "took")
-        table.add_column(name, no_wrap=whole, overflow="fold", justify="left" if left else "right")
+        table.add_column(name, no_wrap=whole, overflow="fold", justify="left" if is_text else "right")
     for line in zip(*shown.values(), strict=True):
         table.add_row(*line)
     console.print(table)
@@ -90,7 +90,7 @@ def to_json(view: RunView) -> str:
 
 
 def print_run(view: RunView, stream: TextIO, *, errors: bool = True) -> None:
-    """Print state, stages, figures and, unless the caller prints them, errors of a run."""
+    """Print state, stages, figures and (with `errors`) errors of a run."""
     console = _console(stream, _PLAIN_WIDTH)
     console.print(Text.assemble(_text(f"run {view.name}/{view.id}: "), _state(view.state)))
     for text in _head(view, errors=errors):
@@ -131,7 +131,7 @@ def print_profile(report: ProfileReport, training: str | None, stream: TextIO) -
     """Print a profile report: its points as a table, then choice, findings, and time and cost of the training.
 
     Raises:
-        DataError: The choice is marked as measured and is none of the points.
+        DataError: The choice is marked as measured, but is not one of the points.
     """
     console = _console(stream, _PLAIN_WIDTH)
     if report.points:
@@ -165,7 +165,7 @@ def print_profile(report: ProfileReport, training: str | None, stream: TextIO) -
 
 
 def describe_training(report: ProfileReport, config: RunConfig) -> str | None:
-    """Return time and cost of the training by this configuration; None where its rate was not measured.
+    """Return time and cost of the training by this configuration; None if its rate was not measured.
 
     Epochs and price may have changed since the report was made.
     """
@@ -188,7 +188,7 @@ def describe_training(report: ProfileReport, config: RunConfig) -> str | None:
 
 
 def describe_cut(report: ProfileReport) -> str:
-    """Return the choice in words, or that nothing was measured."""
+    """Return the choice as text, or that nothing was measured."""
     if report.method == "off":
         return OFF
     chosen = report.choice
@@ -197,15 +197,15 @@ def describe_cut(report: ProfileReport) -> str:
 
 
 def describe_rate(point: ProfilePoint) -> str:
-    """Return the rate of a point in words; without money, since the price may have changed since."""
+    """Return the rate of a point as text, without cost, since prices may have changed."""
     if point.samples_per_s is None:
         return f"{NOT_MEASURED}: {point.reason or point.outcome}"
-    words = f"{point.samples_per_s:.1f} samples/s per rank"
+    text = f"{point.samples_per_s:.1f} samples/s per rank"
     if point.samples_per_s_min is not None and point.samples_per_s_max is not None:
-        words += f" ({point.samples_per_s_min:.1f} to {point.samples_per_s_max:.1f})"
-    words += "".join(f", {value:,.0f} {unit}/s" for unit, value in point.units_per_s.items())
+        text += f" ({point.samples_per_s_min:.1f} to {point.samples_per_s_max:.1f})"
+    text += "".join(f", {value:,.0f} {unit}/s" for unit, value in point.units_per_s.items())
     share = point.data_time_fraction
-    return words if share is None else f"{words}, data time {share:.0%} of a step"
+    return text if share is None else f"{text}, data time {share:.0%} of a step"
 
 
 def _finding(finding: Finding) -> str:
@@ -214,7 +214,7 @@ def _finding(finding: Finding) -> str:
 
 
 def _decision(register: Mapping[str, Any]) -> str:
-    """Return on one line whether the export went into production, and why."""
+    """Return the decision on production and its reason on one line."""
     verdict, reason = str(register.get("verdict", "")), str(register.get("reason", "")).split("\n")[0]
     resource = f" ({register['resourceName']})" if "resourceName" in register else ""
     return f"{'in production' if verdict == 'production' else verdict}: {reason}{resource}"
@@ -224,13 +224,13 @@ def _gates(exported: ExportManifest) -> str:
     """Return how many gates passed, the error of the served file, and the gates that did not pass."""
     gates = exported.gates
     passed = sum(gate.status == "passed" for gate in gates)
-    others = [f"{gate.precision} {gate.name} {gate.status}" for gate in gates if gate.status != "passed"]
+    not_passed = [f"{gate.precision} {gate.name} {gate.status}" for gate in gates if gate.status != "passed"]
     errors = [
         f"{gate.precision} relative error {gate.figures['relative_error']:.1e} on {gate.device or 'the CPU'}"
         for gate in gates
         if gate.name == PARITY and isinstance(gate.figures.get("relative_error"), float)
     ]
-    return "; ".join([f"{passed} of {len(gates)} passed", *errors[-1:], *others])
+    return "; ".join([f"{passed} of {len(gates)} passed", *errors[-1:], *not_passed])
 
 
 def _head(view: RunView, *, errors: bool) -> Iterator[str]:
@@ -244,7 +244,7 @@ def _head(view: RunView, *, errors: bool) -> Iterator[str]:
         last = f"; last event {instant(view.last_event_at)}" if view.last_event_at else ""
         yield f"{STATE_NOTES[view.state]}{last}"
     if errors and view.state in ("failed", "interrupted") and view.error:
-        # A stage's error follows below.
+        # The stage's error is printed below.
         repeated = any(stage.error and stage.error in view.error for stage in view.stages)
         yield view.error.splitlines()[0] if repeated else view.error
     if view.state in NEXT:
@@ -284,7 +284,7 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         yield "training", f"{several(goodput.attempts, 'attempt')}, {count_stops(goodput)}"
         wall_s = goodput.wall_s or 1.0
         parts = {title: getattr(goodput, name) for name, title in TIME_CLASSES.items()}
-        yield "its time", ", ".join(f"{title} {100 * value / wall_s:.1f} %" for title, value in parts.items() if value)
+        yield "time", ", ".join(f"{title} {100 * value / wall_s:.1f} %" for title, value in parts.items() if value)
     if (money := view.money) is not None and money.on_demand_usd is not None:
         yield "on demand", f"{usd(money.on_demand_usd)} for the same hours"
     if (exported := view.export) is not None:
@@ -299,14 +299,14 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
     if view.registration:
         yield "production", _decision(view.registration)
     for missing in view.missing:
-        yield "not known", f"{missing.what}: {missing.reason}"
+        yield "unknown", f"{missing.what}: {missing.reason}"
 
 
 def _rate(profile: ProfileReport) -> str:
     try:
         return describe_rate(profile.chosen_point())
     except DataError:
-        # Another program has written the report.
+        # The report was written by another program.
         return "the report has no measurement of its chosen configuration"
 
 
@@ -320,7 +320,7 @@ def _state(state: str) -> Text:
 
 
 def _text(value: str) -> Text:
-    # Controls could move the cursor, or change the order of what is read.
+    # Control characters could move the cursor, or change the text direction.
     return Text(UNPRINTABLE.sub("\ufffd", value.replace(NBSP, " ")))
 
 

@@ -1,8 +1,7 @@
 """The training of a run: its attempts, goodput, curves, and the marks on its time axis.
 
-Curves come from the training's scalars (contracts/scalars.py). Where an attempt went on from a checkpoint, rows that
-earlier attempts wrote beyond that step are void and left out. How a training came to stand still is found by
-contracts/goodput.py, as in the account of its time.
+Curves come from the training's scalars (contracts/scalars.py). If an attempt resumed from a checkpoint, rows of
+earlier attempts after that step are void and omitted. contracts/goodput.py classifies stops, as for goodput.
 """
 
 from __future__ import annotations
@@ -39,24 +38,24 @@ TIME_CLASSES = {
     "recovery_s": "recovery",
     "stop_s": "stop",
 }
-"""Classes of a training's wall time (docs/goodput.md) in the order of its life: fields of GoodputRecord, in words."""
-# A page shows no more marks of a kind.
+"""Classes of a training's wall time (docs/goodput.md): fields of GoodputRecord and their titles."""
+# Maximum number of marks of a kind.
 MOST_OF_A_KIND = 300
-# Parts have a megabyte (contracts/scalars.py); an attempt has one at least.
+# Parts have a megabyte (contracts/scalars.py); each attempt has at least one.
 MOST_PARTS, _PART_BYTES = 1_000, 16 << 20
-# Scalars of a training; it writes some twenty.
+# Maximum number of scalars; a training writes some twenty.
 MOST_NAMES = 200
 _TEXT_CHARACTERS, _MOST_PROBLEMS = 400, 20
-# Between an event and the scalars of the same step.
+# Maximum time between an event and the scalars of the same step.
 _SLACK_S = 5.0
-# The years 1970 to 9999, in seconds: a calendar has no others.
+# End of the year 9999, the last that datetime supports.
 _LATEST_TIME = 253_402_300_799.0
 _STAGE = "train"
 T = TypeVar("T")
 
 
 def read_goodput(line: str, run_id: str | None, *, training: str = "") -> GoodputRecord | None:
-    """Return the account of a training, also of one that goes on or was killed; None: there was none.
+    """Return the account of a training, also of one in progress or killed; None: no training.
 
     Arguments are those of `read_attempts`.
     """
@@ -65,47 +64,47 @@ def read_goodput(line: str, run_id: str | None, *, training: str = "") -> Goodpu
 
 
 def read_attempts(
-    line: str, run_id: str | None, *, known: Mapping[str, Events] | None = None, training: str = ""
+    line: str, run_id: str | None, *, read_before: Mapping[str, Events] | None = None, training: str = ""
 ) -> dict[str, Events]:
-    """Return the events of every attempt at a training, by the attempt's name; none when there was no training.
+    """Return the events of every attempt at a training, by the attempt's name; empty without a training.
 
-    Of a training that began in this run, only this run's attempts are read. One that this run has continued or reused
-    has attempts in other runs of the line: a request for each.
+    If the training started in this run, only its attempts are read. A training that this run continued or reused has
+    attempts in other runs of the line, which takes a request each.
 
     Args:
         line: URI of the line's folder.
-        run_id: The run that used the training; None: the newest run that has one.
-        known: Events that were read before, by the attempt's name.
-        training: Fingerprint of the training that a run without attempts used: KFP's cache had it.
+        run_id: The run with the training; None: the newest run with one.
+        read_before: Events that were already read, by the attempt's name.
+        training: Fingerprint of the training of a run without attempts, from KFP's cache.
     """
     names = list_attempts(line, _STAGE)
-    events: dict[str, Events] = dict(known or {})
+    events: dict[str, Events] = dict(read_before or {})
 
-    def read(wanted: list[str]) -> None:
-        events.update(read_events(line, _STAGE, [name for name in wanted if name not in events])[0])
+    def read(selected: list[str]) -> None:
+        events.update(read_events(line, _STAGE, [name for name in selected if name not in events])[0])
 
     if run_id is None:
         read(names)
         run_id = next((name for name in reversed(names) if _training_of(events[name])), "").partition(".")[0]
-    wanted = [name for name in names if is_of_run(name, run_id)]
-    read(wanted)
-    chosen = next((name for each in reversed(wanted) if (name := _training_of(events[each]))), training)
+    selected = [name for name in names if is_of_run(name, run_id)]
+    read(selected)
+    chosen = next((name for each in reversed(selected) if (name := _training_of(events[each]))), training)
     if not chosen:
         return {}
-    # The first attempt at a training; one at step 0 may follow others that saved nothing.
+    # Whether the first attempt is in this run; an attempt at step 0 may follow others that saved nothing.
     if not any(
         event["event"] == "resume" and event.get("number") == 1
-        for name in wanted
+        for name in selected
         if _training_of(events[name]) == chosen
         for event in events[name]
     ):
-        wanted = names
+        selected = names
         read(names)
-    return {name: events[name] for name in wanted if _training_of(events[name]) == chosen}
+    return {name: events[name] for name in selected if _training_of(events[name]) == chosen}
 
 
 def _training_of(events: Events) -> str:
-    """Return the fingerprint of the training that an attempt worked on; empty: it did not come to that."""
+    """Return the fingerprint of the training of an attempt; empty if it ended earlier."""
     return next((str(event.get("fingerprint", "")) for event in events if event.get("event") == "folder"), "")
 
 
@@ -113,12 +112,12 @@ def find_marks(attempts: Mapping[str, Events], *, best_step: int | None = None) 
     """Return starts, checkpoints, stops, resumes and the end of a training, in the order of time.
 
     Args:
-        attempts: Events of every attempt at it, by name, in the order in which they began.
-        best_step: Of the best checkpoint, where it is known.
+        attempts: Events of every attempt at it, by name, in the order of their start.
+        best_step: Step of the best checkpoint, if known.
     """
     names, marks = list(attempts), []
     for name, events in attempts.items():
-        # Machines beside the first have attempts of their own, in which nothing of the training is told.
+        # Attempts of machines other than the first have no events of the training.
         if tells_of_training(events):
             marks += [mark for event in events if (mark := _mark_of(name, event)) is not None]
     for stop in find_stops(list(attempts.values())):
@@ -128,8 +127,8 @@ def find_marks(attempts: Mapping[str, Events], *, best_step: int | None = None) 
     if best_step and saved:
         marks.append(Mark(kind="best", time=saved[-1].time, step=best_step, text=f"best checkpoint, step {best_step}"))
     kinds = dict.fromkeys(mark.kind for mark in marks)
-    kept = [mark for kind in kinds for mark in evenly([one for one in marks if one.kind == kind], MOST_OF_A_KIND)]
-    return sorted(kept, key=lambda mark: mark.time)
+    chosen = [each for kind in kinds for each in evenly([mark for mark in marks if mark.kind == kind], MOST_OF_A_KIND)]
+    return sorted(chosen, key=lambda mark: mark.time)
 
 
 def _mark_of(attempt: str, event: Mapping[str, Any]) -> Mark | None:
@@ -155,7 +154,7 @@ def evenly(items: Sequence[T], most: int) -> list[T]:
 
 @dataclass
 class _Rows:
-    """Rows of scalars; values of a row lie one behind the other."""
+    """Rows of scalars; values are stored row by row."""
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     times: array[float] = field(default_factory=lambda: array("d"))
@@ -168,26 +167,26 @@ class _Part:
 
     rows: dict[tuple[str, ...], _Rows] = field(default_factory=dict)
     start: int | None = None
-    """Step that an attempt which began in this file went on from; None: none began."""
+    """Step from which an attempt that starts in this file resumed; None: no attempt starts."""
     damaged: int = 0
 
 
 def read_curves(folder_uri: str, *, points: int = 400, until: float | None = None) -> tuple[list[Curve], list[str]]:
-    """Return the curves of a training, and what could not be read, in words.
+    """Return the curves of a training, and the problems of reading as text.
 
     Args:
-        folder_uri: Its scalars/, local or in a bucket; it need not be there yet.
-        points: Most rows of a curve, at least 4; the first, the last, and the extremes between are among them.
-        until: Time of the run's last event: another run of the line may have gone on with the same training.
+        folder_uri: Its scalars/, local or in a bucket; it need not exist.
+        points: Maximum number of rows of a curve, at least 4; first, last and extreme values are included.
+        until: Time of the run's last event, since another run may have continued the training.
     """
     parts, problems = _read_parts(folder_uri)
     columns: dict[str, list[_Rows]] = {}
     void_beyond: int | None = None
     for part in reversed(parts):
         for names, rows in part.rows.items():
-            kept = _before(rows, len(names), void_beyond, until)
+            valid = _before(rows, len(names), void_beyond, until)
             for column, name in enumerate(names):
-                columns.setdefault(name, []).append(_Rows(kept.steps, kept.times, kept.values[column :: len(names)]))
+                columns.setdefault(name, []).append(_Rows(valid.steps, valid.times, valid.values[column :: len(names)]))
         if part.start is not None:
             void_beyond = part.start if void_beyond is None else min(void_beyond, part.start)
     if len(columns) > MOST_NAMES:
@@ -222,9 +221,9 @@ def _read_parts(folder_uri: str) -> tuple[list[_Part], list[str]]:
 
 
 def _parse_part(content: bytes) -> _Part:
-    """Return the rows of whole lines: parsed all at once, which is faster; one by one where one of them is damaged."""
+    """Return the rows of complete lines, parsed at once for speed, or one by one if a line is damaged."""
     part = _Part()
-    # The last line may not be whole yet.
+    # The last line may be incomplete.
     text = content[: content.rfind(b"\n") + 1].rstrip(b"\n")
     lines: Iterable[Any]
     try:
@@ -262,7 +261,7 @@ def _add_row(rows: _Rows, step: int, time: float, scalars: Mapping[str, Any]) ->
         try:
             rows.values.extend(scalars.values())
         except TypeError:
-            # NaN and infinities are words; None, for anything else, raises again.
+            # NaN and infinities are strings; scalar_of returns None for other values, which raises again.
             del rows.values[values:]
             rows.values.extend(map(scalar_of, scalars.values()))  # type: ignore[arg-type]
     except (TypeError, OverflowError):
@@ -271,38 +270,38 @@ def _add_row(rows: _Rows, step: int, time: float, scalars: Mapping[str, Any]) ->
 
 
 def _before(rows: _Rows, width: int, step: int | None, time: float | None) -> _Rows:
-    """Return the rows up to a step and a time, where they are given."""
+    """Return the rows up to a step and a time; None: no limit."""
     latest_time = math.inf if time is None else time + _SLACK_S
     if not rows.steps:
         return rows
     if (step is None or max(rows.steps) <= step) and max(rows.times) <= latest_time:
         return rows
-    kept = _Rows()
+    valid = _Rows()
     for place, (at, when) in enumerate(zip(rows.steps, rows.times, strict=True)):
         if (step is None or at <= step) and when <= latest_time:
-            kept.steps.append(at)
-            kept.times.append(when)
-            kept.values.extend(rows.values[place * width : (place + 1) * width])
-    return kept
+            valid.steps.append(at)
+            valid.times.append(when)
+            valid.values.extend(rows.values[place * width : (place + 1) * width])
+    return valid
 
 
 def _draw(name: str, parts: Sequence[_Rows], points: int) -> Curve:
-    """Return the curve of a scalar; its parts are in the order of time."""
+    """Return the curve of a scalar from its parts in temporal order."""
     steps, times, values = array("q"), array("d"), array("d")
     for part in parts:
         steps += part.steps
         times += part.times
         values += part.values
     not_finite: list[int] = []
-    # A sum is finite if all of its values are: almost always there is nothing to look for.
+    # A finite sum has only finite values, the usual case.
     clean = all(map(math.isfinite, (sum(values), sum(times)))) and min(times, default=0) >= 0
     clean = clean and max(times, default=0) <= _LATEST_TIME
     if not (clean and all(map(le, steps, steps[1:]))):
         not_finite = [step for step, value in zip(steps, values, strict=True) if not math.isfinite(value)]
         rows = zip(steps, times, values, strict=True)
-        kept = [row for row in rows if math.isfinite(row[2]) and 0 <= row[1] <= _LATEST_TIME]
-        kept.sort(key=lambda row: row[0])
-        steps, times, values = (array(kind, [row[at] for row in kept]) for at, kind in enumerate("qdd"))  # type: ignore
+        valid = [row for row in rows if math.isfinite(row[2]) and 0 <= row[1] <= _LATEST_TIME]
+        valid.sort(key=lambda row: row[0])
+        steps, times, values = (array(kind, [row[at] for row in valid]) for at, kind in enumerate("qdd"))  # type: ignore
     places = thin(values, points)
     return Curve(
         name=name,
@@ -318,8 +317,8 @@ def _draw(name: str, parts: Sequence[_Rows], points: int) -> Curve:
 def thin(values: Sequence[float], points: int) -> list[int]:
     """Return the places of the values to draw, rising: all, or `points` of them at most.
 
-    The first and the last are among them, and of each of some equally long pieces between, the smallest and the largest
-    value (of equal ones the first): a peak of one row is seen.
+    These are the first and the last, and the minimum and the maximum of equally long pieces between them (the first of
+    equal values), so that a peak of one row stays visible.
     """
     length = len(values)
     if length <= points:

@@ -1,7 +1,7 @@
-"""RunView: everything that is known of a run, in one document; terminal, page and pipeline artifacts read it.
+"""RunView: the data of a run in one document, for terminal, page and pipeline artifacts.
 
-It holds the documents of the stages themselves. A part that could not be read is None or empty, and `missing` has the
-reason. Times are seconds since the epoch.
+It contains the documents of the stages. Unreadable parts are None or empty, and `missing` has the reason.
+Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from contracts.artifacts import (
 )
 
 State = Literal["running", "silent", "unknown", "unreadable", "stopped", "interrupted", "failed", "succeeded"]
-"""silent: in a bucket, no record and no event for ten minutes; unknown: for a day; stopped: its process is gone and
-left no record; interrupted: a user's signal ended it."""
+"""silent: in a bucket, no record and no event for ten minutes; unknown: for a day; stopped: its process ended
+without a record; interrupted: a user's signal ended it."""
 StageState = Literal["waiting", "running", "done", "reused", "failed", "interrupted", "stopped", "not started"]
 MarkKind = Literal["start", "checkpoint", "best", "preemption", "interruption", "kill", "crash", "resume", "end"]
 LabelKind = Literal["good", "bad", "plain"]
 
 
 class Missing(Document):
-    """Something that could not be read."""
+    """A part that could not be read."""
 
     what: str
     reason: str
@@ -56,13 +56,13 @@ class Attempt(Document):
     ended_at: float | None
     """Time of its last event."""
     exit_code: int | None
-    """None: it runs, or its end is not known."""
+    """None: it runs, or its end is unknown."""
     error: str
     folder: str
     """URI of its events, log and error."""
     log: str | None
     last_messages: str = ""
-    """Of the newest attempt, a line each, where its log is not at hand: in a bucket, in Cloud Logging."""
+    """Of the newest attempt, one per line, if its log is not local: in a bucket or Cloud Logging."""
 
 
 class StageView(Document):
@@ -75,16 +75,16 @@ class StageView(Document):
     start_s: float | None = None
     """Part of `wall_s` spent on process starts and imports."""
     made: str = ""
-    """Its output in words."""
+    """Summary of its output."""
     uri: str | None = None
-    """Folder of its manifest, where it is now."""
+    """Current folder of its manifest."""
     manifest_sha256: str | None = None
     """As the run's record has it."""
     error: str = ""
     progress: Progress | None = None
     attempts: list[Attempt] = Field(default=[])
     reused_from: str = ""
-    """Id of the run that made its output; empty: not known, or this run."""
+    """Id of the run that produced its output; empty if unknown or this run."""
 
 
 class Picture(Document):
@@ -110,21 +110,21 @@ class SampleLabel(Document):
 
 
 class WorstSample(Document):
-    """A sample on which the network did worst."""
+    """A sample with one of the worst predictions."""
 
     key: str
     picture: Picture | None = None
     """None: the sample has no image, or it could not be read."""
     text: str | None = None
-    """Beginning of the sample's text; None: it has none, or it could not be read."""
+    """Beginning of the sample's text; None: no text, or unreadable."""
     labels: list[SampleLabel] = Field(default=[])
     loss: float | None = None
     file: str = ""
-    """Path of its file in the source; empty: not known."""
+    """Path of its file in the source; empty if unknown."""
 
 
 class Curve(Document):
-    """A scalar over training, without steps that a later attempt made void."""
+    """A scalar over training, without steps that a later attempt repeated."""
 
     name: str
     steps: list[int]
@@ -133,12 +133,12 @@ class Curve(Document):
     rows: int
     """Before thinning."""
     not_finite: int = 0
-    """Values that are NaN or infinite: they are in no other field."""
+    """Number of NaN and infinite values, which `values` does not contain."""
     first_not_finite: int | None = None
     """Step of the first of them."""
 
     def at(self, places: Sequence[int]) -> Curve:
-        """Return the curve with the rows at these places alone."""
+        """Return the curve with the rows at these places only."""
         columns = {name: [getattr(self, name)[place] for place in places] for name in ("steps", "times", "values")}
         return self.model_copy(update=columns)
 
@@ -149,7 +149,7 @@ class Mark(Document):
     kind: MarkKind
     time: float
     step: int | None
-    """Optimizer step; None: not known."""
+    """Optimizer step; None if unknown."""
     text: str
 
 
@@ -168,7 +168,7 @@ class Money(Document):
 
 
 class Change(Document):
-    """A difference between two runs, as text; empty: that run does not have it."""
+    """A difference between two runs, as text; empty if a run does not have the value."""
 
     name: str
     """Key of the configuration, or: data."""
@@ -177,12 +177,12 @@ class Change(Document):
 
 
 class PreviousRun(Document):
-    """The run before this one in its line, and the differences."""
+    """The previous run of the line, and the differences."""
 
     id: str
     changes: list[Change]
     data_known: bool
-    """Whether both runs have shards, so that they could be compared."""
+    """Whether both runs have shards to compare."""
 
 
 def shows_samples(config: Mapping[str, Any]) -> bool:
@@ -192,22 +192,22 @@ def shows_samples(config: Mapping[str, Any]) -> bool:
 
 
 class RunView(Document):
-    """Everything that is known of a run."""
+    """Data of a run."""
 
     id: str
     name: str
     """Of the line."""
     line: str
-    """URI of the line's folder, where it is now."""
+    """Current URI of the line's folder."""
     folder: str
     place: Literal["local", "vertex"]
-    """local: a command; vertex: a PipelineJob, rehearsed ones too."""
+    """local: a command; vertex: a PipelineJob, also in a rehearsal."""
     state: State
     error: str = ""
     started_at: float | None = None
     ended_at: float | None = None
     wall_s: float | None = None
-    """So far, for a run that goes on."""
+    """So far, for a run in progress."""
     seen_at: float
     """Time of reading."""
     last_event_at: float | None = None
@@ -218,7 +218,7 @@ class RunView(Document):
     stages: list[StageView]
     shards: ShardManifest | None = None
     data_change: str = ""
-    """Difference of the data from that of the run before, as the shard stage reported it; empty: not compared."""
+    """Difference of the data from that of the run before, as reported by the shard stage; empty if not compared."""
     data_warnings: list[str] = Field(default=[])
     """Of that comparison; those of the shards themselves are in `shards`."""
     pictures: list[Picture] = Field(default=[])
@@ -231,16 +231,16 @@ class RunView(Document):
     worst: list[WorstSample] = Field(default=[])
     curves: list[Curve] = Field(default=[])
     marks: list[Mark] = Field(default=[])
-    """In the order of time; of very many checkpoints, evenly chosen ones."""
+    """In temporal order; many checkpoints are thinned evenly."""
     goodput: GoodputRecord | None = None
     money: Money | None = None
     export: ExportManifest | None = None
     verification: Verification | None = None
-    """Of the export's engine, on a GPU since it was made."""
+    """Later verification of the export's engine on a GPU."""
     registration: dict[str, Any] | None = None
     """Decision on production (components/gate.py)."""
     manifest_sha256: dict[str, str] = Field(default_factory=dict)
-    """Hash of each stage's manifest as it is now, by stage."""
+    """Current hash of each stage's manifest, by stage."""
     previous: PreviousRun | None = None
     missing: list[Missing] = Field(default=[])
 

@@ -1,7 +1,7 @@
-"""Checks of a configuration by the stages themselves, before the first one starts: `python -m trainer.check`.
+"""Checks of a configuration before the first stage starts, by the stages' own code: `python -m trainer.check`.
 
-For `shardline run` they are about this machine, for `plan` and `submit` about the machines of Vertex AI. A check that
-fails, or takes too long, refuses nothing: it is a warning.
+`shardline run` checks this machine; `plan` and `submit` check the machines of Vertex AI. A check that crashes or times
+out is a warning, not an error.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from contracts.previous import PREVIOUS, find_previous
 TIMEOUT_S = 120.0
 
 
-def check_here(config: RunConfig, say: Callable[[str], None]) -> None:
-    """Check a line that is to run on this machine; its source may be in a bucket.
+def check_local(config: RunConfig, notify: Callable[[str], None]) -> None:
+    """Check a line for a run on this machine; its source may be in a bucket.
 
     Args:
         config: The resolved configuration.
-        say: Takes a line for each warning, and for each problem but the last.
+        notify: Receives one line per warning, and per problem except the last.
 
     Raises:
         ConfigError: The last problem.
     """
     findings = _check(config, online=True)
     for text in findings.warnings:
-        say(f"warning: {text}")
+        notify(f"warning: {text}")
     for problem in findings.problems[:-1]:
-        say(f"error: {problem.error()}")
+        notify(f"error: {problem.error()}")
     if findings.problems:
         raise findings.problems[-1].error()
 
 
 def check_planned(config: RunConfig, *, online: bool = False) -> Findings:
-    """Check a line that is to run on the machines of Vertex AI that it names; the unchecked is among the warnings.
+    """Check a line for a run on Vertex AI. What cannot be checked is reported as a warning.
 
     Args:
         config: The resolved configuration.
-        online: Whether buckets may be asked.
+        online: Whether to read from buckets.
     """
     return _check(config, "--elsewhere", online=online)
 
@@ -55,13 +55,13 @@ def _check(config: RunConfig, *options: str, online: bool) -> Findings:
     weights = config.model.weights
     if online and "://" in weights and not storage.is_local(weights):
         options = (*options, "--online")
-    found = _ask(f"--config-json={config.model_dump_json()}", *options)
-    warnings = dict.fromkeys([*found.warnings, *found.unchecked])
-    return Findings(problems=list(dict.fromkeys(found.problems)), warnings=list(warnings))
+    findings = _run_check(f"--config-json={config.model_dump_json()}", *options)
+    warnings = dict.fromkeys([*findings.warnings, *findings.unchecked])
+    return Findings(problems=list(dict.fromkeys(findings.problems)), warnings=list(warnings))
 
 
 def _with_previous(config: RunConfig) -> RunConfig:
-    """Return the configuration with the weights that `previous` stands for now, where the line is on this machine."""
+    """Replace `model.weights: previous` by the newest training of a line on this machine."""
     root = storage.normalise(config.run.root)
     if config.model.weights != PREVIOUS or not storage.is_local(root):
         return config
@@ -69,14 +69,13 @@ def _with_previous(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"model": config.model.model_copy(update={"weights": weights})})
 
 
-def _ask(*options: str) -> Findings:
-    """Return the findings of the command."""
+def _run_check(*options: str) -> Findings:
     command = [sys.executable, "-m", "trainer.check", "--end-with-parent", *options]
     try:
         # torch leaves a folder in the temporary directory.
         with tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as temporary:
             environment = {**stage_environment(), "TMPDIR": temporary}
-            done = subprocess.run(
+            completed = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -84,14 +83,14 @@ def _ask(*options: str) -> Findings:
                 timeout=TIMEOUT_S,
                 check=False,
             )
-        return Findings.model_validate_json(last_line(done.stdout))
+        return Findings.model_validate_json(last_line(completed.stdout))
     except subprocess.TimeoutExpired:
-        why = f"the check has not ended after {TIMEOUT_S:g} s"
+        reason = f"the check timed out after {TIMEOUT_S:g} s"
     except OSError as error:
-        why = f"the check could not be started ({error.strerror})"
+        reason = f"the check could not be started ({error.strerror})"
     except ValueError:
-        message = last_line(done.stderr)
-        why = f"the check ended with exit code {done.returncode}{message and ': ' + message}"
+        message = last_line(completed.stderr)
+        reason = f"the check ended with exit code {completed.returncode}{message and ': ' + message}"
     findings = Findings()
-    findings.leave_unchecked("own code, network, weights, precision, spread over ranks, export target", why)
+    findings.leave_unchecked("own code, network, weights, precision, spread over ranks, export target", reason)
     return findings

@@ -56,7 +56,7 @@ class _Run:
 
 
 def find_leftovers(line: str, keep_last: int) -> list[Leftover]:
-    """Return what the newest runs of a line do not need, by stage.
+    """Return the outputs that the newest runs of a line do not need, by stage.
 
     Args:
         line: URI of the line's folder.
@@ -70,36 +70,36 @@ def find_leftovers(line: str, keep_last: int) -> list[Leftover]:
     runs = [run for name in storage.list_names(storage.join(line, RUNS_FOLDER)) if (run := _read_run(line, name))]
     if not runs:
         raise ConfigError(
-            f"{storage.display(line)} holds no run: which outputs are needed is not known",
+            f"{storage.display(line)} contains no runs: the outputs in use cannot be determined",
             allowed="the folder of a line with runs, as `shardline run` prints it",
-            todo="name the line's folder; outputs of stages that were run by themselves can be deleted by hand",
+            todo="pass the line's folder; outputs of single stages can be deleted by hand",
         )
     runs.sort(key=lambda run: (run.began_s, run.name))
     working = [run.name for run in runs if run.is_working]
     if working and not storage.is_local(line):
-        # KFP's cache may have given it what an older run has made, and nobody is told before it ends.
+        # The run may reuse older outputs through KFP's cache. It lists them only when it ends.
         raise TryAgain(
             f"run {working[-1]} of {storage.display(line)} has no record yet, and may use outputs of older "
             "runs from KFP's cache\n  to do: wait for its end, or `shardline cancel` it, which leaves a record; without"
             " one it counts as ended 14 days after its start"
         )
-    # Else an export that works would go since newer runs have failed.
+    # The last successful runs keep their export, even if all newer runs failed.
     succeeded = [run for run in runs if run.has_succeeded][-keep_last:]
-    kept = [run for run in runs if run in runs[-keep_last:] or run in succeeded or run.is_working]
-    needed = _find_needed(line, {output for run in kept for output in run.outputs})
-    since_s = min(run.began_s for run in kept)
+    kept_runs = [run for run in runs if run in runs[-keep_last:] or run in succeeded or run.is_working]
+    needed = _find_needed(line, {output for run in kept_runs for output in run.outputs})
+    since_s = min(run.began_s for run in kept_runs)
     leftovers = []
     for stage, fingerprint in _list_outputs(line):
         uri = storage.join(line, stage, fingerprint)
         objects = list(storage.list_objects(uri))
-        if (stage, fingerprint) not in needed and objects and max(each.updated_s for each in objects) < since_s:
-            leftovers.append(Leftover(f"{stage}/{fingerprint}", uri, sum(each.size for each in objects)))
+        if (stage, fingerprint) not in needed and objects and max(entry.updated_s for entry in objects) < since_s:
+            leftovers.append(Leftover(f"{stage}/{fingerprint}", uri, sum(entry.size for entry in objects)))
     return leftovers
 
 
 def delete(line: str, leftovers: Sequence[Leftover], keep_last: int) -> list[Leftover]:
-    """Delete leftovers; return those that are left alone, since a run or a process has come to need them."""
-    still = find_leftovers(line, keep_last)
+    """Delete leftovers; return those that were not deleted because they are in use by now."""
+    deletable = find_leftovers(line, keep_last)
     in_use = []
     for leftover in leftovers:
         try:
@@ -108,7 +108,7 @@ def delete(line: str, leftovers: Sequence[Leftover], keep_last: int) -> list[Lef
             in_use.append(leftover)
             continue
         try:
-            if leftover in still:
+            if leftover in deletable:
                 storage.delete_tree(leftover.uri, manifest_name=MANIFEST_NAME)
             else:
                 in_use.append(leftover)
@@ -118,7 +118,7 @@ def delete(line: str, leftovers: Sequence[Leftover], keep_last: int) -> list[Lef
 
 
 def _list_outputs(line: str) -> Iterator[Output]:
-    """Yield the outputs of a line; a link is the user's choice of another place, and none."""
+    """Yield the outputs of a line, without symbolic links: the user stores those elsewhere."""
     for stage in STAGES:
         root = storage.join(line, stage)
         for name in filter(_FINGERPRINT.fullmatch, storage.list_names(root)):
@@ -128,7 +128,7 @@ def _list_outputs(line: str) -> Iterator[Output]:
 
 
 def _read_run(line: str, name: str) -> _Run | None:
-    """Return a run by its own documents; None: it has none."""
+    """Read a run from its start document and its record; None if it has neither."""
     uri = run_uri(line, name)
     start, record = (_read_json(storage.join(uri, document)) for document in (RUN_START_NAME, RUN_NAME))
     began = [datetime.fromisoformat(document["started_at"]).timestamp() for document in (start, record) if document]
@@ -140,11 +140,11 @@ def _read_run(line: str, name: str) -> _Run | None:
     else:
         is_working = not record and time.time() - min(began) < _WORKING_S
     has_succeeded = record.get("state") == "succeeded"
-    return _Run(name, min(began), is_working, has_succeeded, frozenset(_output_of(each) for each in uris if each))
+    return _Run(name, min(began), is_working, has_succeeded, frozenset(_output_of(output) for output in uris if output))
 
 
 def _read_json(uri: str) -> dict[str, Any]:
-    """Return a document; empty: it is not there."""
+    """Read a JSON document; {} if it does not exist."""
     try:
         return dict(json.loads(storage.read_bytes(uri)))
     except (FileNotFoundError, NotADirectoryError):
@@ -155,9 +155,9 @@ def _read_json(uri: str) -> dict[str, Any]:
         ) from None
 
 
-def _find_needed(line: str, named: set[Output]) -> set[Output]:
-    """Return outputs with those that they were made from, the newest training and parents of unfinished increments."""
-    waiting = [*named, *(("shard", parent) for parent in _parents_of_unfinished(line))]
+def _find_needed(line: str, outputs: set[Output]) -> set[Output]:
+    """Return the outputs and their inputs, the newest training, and parents of unfinished increments."""
+    waiting = [*outputs, *(("shard", parent) for parent in _parents_of_unfinished(line))]
     if (previous := find_previous(line)) is not None:
         waiting.append(_output_of(previous))
     if (production := read_production(line)) is not None:
@@ -181,7 +181,6 @@ def _find_needed(line: str, named: set[Output]) -> set[Output]:
 
 
 def _parents_of_unfinished(line: str) -> Iterator[str]:
-    """Yield the shards that increments are being built on."""
     for stage, name in _list_outputs(line):
         work = storage.join(line, stage, name, ".work")
         for plan in storage.list_names(work) if stage == "shard" else ():

@@ -1,7 +1,7 @@
 """The command line: `shardline --help`.
 
-Commands take arguments apart and print answers, no more; the work is in the modules that they import. Those imports
-stand inside the commands, so that `--help` loads nothing heavy.
+Commands parse arguments and print results; the modules that they import do the work. Imports are inside the commands,
+so that `--help` loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "promote"),
-    "Look at runs": ("runs", "inspect", "report", "tensorboard", "clean"),
+    "Inspect runs": ("runs", "inspect", "report", "tensorboard", "clean"),
     "Google Cloud": (
         *("init", "plan", "compile", "manifests", "submit", "status", "logs", "cancel"),
         *("schedule", "images", "rehearse"),
     ),
     "Data and configuration": ("data", "config"),
 }
-# The class that typer.BadParameter has in common with an unknown option and an unknown command.
+# click.UsageError: the base class of typer.BadParameter and of errors about unknown options and commands.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _EXIT_INTERRUPTED = 130
-# `CONFIG` in a message stands for the configuration that was given, and a stage's `--output` is this program's `--to`.
+# In error messages CONFIG is replaced by the path of the configuration, and a stage's --output by this program's --to.
 _CONFIG, _OUTPUT = re.compile(r"\bCONFIG\b"), re.compile(r"--output\b")
 
 
 class Commands(TyperGroup):
-    """The program's commands, by what they are for."""
+    """Command group whose help lists the commands by purpose."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section per group."""
@@ -56,21 +56,21 @@ class Commands(TyperGroup):
             commands = {name: command for name in names if (command := self.get_command(ctx, name)) is not None}
             limit = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
             with formatter.section(title):
-                formatter.write_dl([(name, each.get_short_help_str(limit=limit)) for name, each in commands.items()])
+                formatter.write_dl([(name, entry.get_short_help_str(limit=limit)) for name, entry in commands.items()])
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run a command; a mistake in its arguments ends with two lines and exit code 2."""
+        """Run a command; invalid arguments print two lines and exit with code 2."""
         ends = options.pop("standalone_mode", True)
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
         except typer.Abort:
-            say("aborted")
+            print_status("aborted")
             code = 1
         except _UsageError as error:
             code, text = error.exit_code, error.format_message().replace("Value error, ", "")
             # Without any argument the message is the help.
             name = error.ctx.command_path if error.ctx is not None else "shardline"
-            say(text if text.startswith("Usage:") else f"error: {text}\n  to do: see `{name} --help`")
+            print_status(text if text.startswith("Usage:") else f"error: {text}\n  to do: see `{name} --help`")
         if ends:
             sys.exit(code)
         return code
@@ -84,7 +84,7 @@ class Command(TyperCommand):
         self._debug = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the arguments apart; --debug is every command's."""
+        """Parse the arguments; every command accepts --debug."""
         end = args.index("--") if "--" in args else len(args)
         self._debug = "--debug" in args[:end]
         return super().parse_args(ctx, [word for word in args[:end] if word != "--debug"] + args[end:])
@@ -96,29 +96,29 @@ class Command(TyperCommand):
         except (typer.Exit, typer.Abort, _UsageError):
             raise
         except BrokenPipeError:
-            # Who reads, `head` or a pager, has seen enough: Python must not try to write the rest at its end.
+            # The reader (`head`, a pager) closed the pipe: Python must not flush the rest at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+        except Exception as error:  # noqa: BLE001 - process entry point
             raise typer.Exit(self._report(error, ctx.params.get("config"))) from None
 
     def _report(self, error: Exception, config: Path | None) -> int:
         """Print an error; return its exit code."""
         from contracts.errors import ErrorDocument, ShardlineError
 
-        told = getattr(error, "document", None)
-        document = told if isinstance(told, ErrorDocument) else ErrorDocument.of(error, traceback.format_exc())
+        attached = getattr(error, "document", None)
+        document = attached if isinstance(attached, ErrorDocument) else ErrorDocument.of(error, traceback.format_exc())
         if self._debug:
-            say(document.traceback)
+            print_status(document.traceback)
         message = document.message
         if not isinstance(error, ShardlineError):
-            message += "\n  to do: see it whole with --debug"
-        say(f"error: {_OUTPUT.sub('--to', _with_path(config, message))}")
+            message += "\n  to do: run it with --debug to see the traceback"
+        print_status(f"error: {_OUTPUT.sub('--to', _with_path(config, message))}")
         return document.exit_code
 
 
-def command(name: str | None = None, *, of: typer.Typer | None = None) -> Callable[[_Function], _Function]:
-    """Return what makes a function a command of the program, or of a group of it."""
-    return (of or app).command(name, cls=Command)
+def command(name: str | None = None, *, group: typer.Typer | None = None) -> Callable[[_Function], _Function]:
+    """Return a decorator that registers a function as a command of the program or of a group."""
+    return (group or app).command(name, cls=Command)
 
 
 app = typer.Typer(
@@ -134,10 +134,10 @@ app = typer.Typer(
 data_app, config_app, images_app, schedule_app = (
     typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
     for text in (
-        "Look at shards.",
-        "Look at configurations.",
+        "Inspect shards.",
+        "Inspect configurations.",
         "Container images of the line.",
-        "Run a line by the clock.",
+        "Run a line on a schedule.",
     )
 )
 for _name, _group in {"data": data_app, "config": config_app, "images": images_app, "schedule": schedule_app}.items():
@@ -146,14 +146,14 @@ for _name, _group in {"data": data_app, "config": config_app, "images": images_a
 
 def main() -> None:
     """Run the command line; the entry of the console script."""
-    # The processes that commands start with -m do not search the current folder, whose records/ may be a user's.
+    # Child processes (python -m) must not import a user's records/ from the current folder.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     settle()
     app(obj=time.time())
 
 
-def say(text: str) -> None:
-    """Print a line on stderr, at once."""
+def print_status(text: str) -> None:
+    """Print a line to stderr and flush."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -166,7 +166,7 @@ def load(config: Path, overrides: list[str] | None = None) -> RunConfig:
 
 
 def print_json(values: object) -> None:
-    """Print an answer as JSON."""
+    """Print values as JSON."""
     print(json.dumps(values, indent=1, ensure_ascii=False))
 
 
@@ -179,11 +179,11 @@ def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
         writer.writerow(json.dumps(cell) if isinstance(cell, (list, dict)) else cell for cell in row.values())
 
 
-def ask(what: str, *, yes: bool) -> bool:
-    """Return whether the user wants something done.
+def confirm(action: str, *, yes: bool) -> bool:
+    """Ask the user to confirm an action, and return the answer.
 
     Args:
-        what: As in "make these".
+        action: As in "make these".
         yes: Whether --yes was given.
 
     Raises:
@@ -199,7 +199,7 @@ def ask(what: str, *, yes: bool) -> bool:
             allowed="a terminal, or --yes",
             todo="read the list above, then run it again with --yes",
         )
-    return typer.confirm(f"{what}?")
+    return typer.confirm(f"{action}?")
 
 
 def complete_run(typed: str) -> list[str]:
@@ -213,12 +213,12 @@ def complete_run(typed: str) -> list[str]:
     return [name for name in [*map(str, lines), *reversed(ids)] if name.startswith(typed)]
 
 
-def _opt(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, **more)
+def _opt(text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, **settings)
 
 
-def _arg(text: str, **more: Any) -> Any:
-    return typer.Argument(help=text, show_default=False, **more)
+def _arg(text: str, **settings: Any) -> Any:
+    return typer.Argument(help=text, show_default=False, **settings)
 
 
 # ---- arguments and options that several commands share ----
@@ -244,8 +244,8 @@ Model = Annotated[
     str, _arg("Folder of an export, or a RUN as for inspect.", metavar="MODEL", autocompletion=complete_run)
 ]
 ShardsFolder = Annotated[str, _arg("Folder of shards.", metavar="URI")]
-Table = Annotated[Literal["table", "json", "csv"], _opt("Form of the answer.", "-o", "--format")]
-Answer = Annotated[Literal["table", "json"], _opt("Form of the answer.", "-o", "--format")]
+Table = Annotated[Literal["table", "json", "csv"], _opt("Output format.", "-o", "--format")]
+Answer = Annotated[Literal["table", "json"], _opt("Output format.", "-o", "--format")]
 ToFolder = Annotated[str | None, _opt("Folder to write [default: the line's own].", "--to", metavar="URI")]
 ToFile = Annotated[Path | None, _opt("File to write [default: named after it].", "--to", metavar="FILE")]
 Fresh = Annotated[bool, _opt("Delete this configuration's own output first, and start over.", "--fresh")]
@@ -263,8 +263,8 @@ Region = Annotated[str, _opt("Region of the run.", metavar="REGION")]
 ScheduleId = Annotated[str, _opt("Id of the schedule [default: the line's].", "--id", metavar="ID")]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         import importlib.metadata
 
         print(f"shardline {importlib.metadata.version('shardline')}", flush=True)
@@ -296,8 +296,8 @@ def run(context: typer.Context, config: ConfigPath, overrides: Overrides = None,
         try:
             view = read_run(RunPlace(outcome.line, outcome.record.id), pictures=False)
             print_run(view, sys.stdout, errors=outcome.error is None)
-        except Exception as error:  # noqa: BLE001 - what the run came to is more than how it looks
-            say(f"warning: the run cannot be shown: {error}")
+        except Exception as error:  # noqa: BLE001 - a display error must not hide the run's result
+            print_status(f"warning: the run cannot be shown: {error}")
     _print_place(outcome.line)
     if outcome.error is not None:
         raise StageFailed(outcome.error)
@@ -311,7 +311,7 @@ def shard(
     fresh: Fresh = False,
     dry_run: Annotated[bool, _opt("Print what would be written, and write nothing.", "--dry-run")] = False,
 ) -> None:
-    """Turn class folders, or the rows of a manifest, into shards."""
+    """Convert class folders, or the rows of a manifest, to shards."""
     from pipelines.local import describe_shards
 
     if dry_run:
@@ -324,17 +324,17 @@ def shard(
 def profile(
     config: ConfigPath, overrides: Overrides = None, to: ToFolder = None, shards: Shards = None, fresh: Fresh = False
 ) -> None:
-    """Measure how to cut the batch and to load, and what is slow."""
+    """Measure batch splits and loader settings on this hardware."""
     from contracts.artifacts import ProfileReport
     from inspection.terminal import describe_training, print_profile
 
     resolved = load(config, overrides)
-    made = _run_stage("profile", resolved, to, fresh, shards=shards)
-    if made.reused:
+    output = _run_stage("profile", resolved, to, fresh, shards=shards)
+    if output.reused:
         print("reused: made before, for this configuration and hardware; --fresh measures again")
-    report = ProfileReport.load(made.uri)
+    report = ProfileReport.load(output.uri)
     print_profile(report, describe_training(report, resolved), sys.stdout)
-    _print_place(made.uri)
+    _print_place(output.uri)
 
 
 @command()
@@ -360,7 +360,7 @@ def export(
     checkpoint: Checkpoint = None,
     fresh: Fresh = False,
 ) -> None:
-    """Turn the best checkpoint into a served model; prove its parity."""
+    """Export the best checkpoint for serving; prove its parity."""
     inputs = {"shards": shards, "checkpoint": checkpoint}
     _print_place(_run_stage("export", load(config, overrides), to, fresh, **inputs).uri)
 
@@ -373,9 +373,9 @@ def predict(
     lines: Annotated[str | None, _opt("Texts, one per line; - is stdin.", metavar="FILE")] = None,
     form: Table = "table",
 ) -> None:
-    """Print the answers of an exported model to images or texts."""
+    """Print an exported model's predictions for images or texts."""
     if not samples and lines is None:
-        raise typer.BadParameter("nothing was given: name samples, or a file with --lines", param_hint="SAMPLE...")
+        raise typer.BadParameter("no samples: pass images or texts, or a file with --lines", param_hint="SAMPLE...")
     from pipelines.predict import run_predict
 
     raise typer.Exit(run_predict(model, samples or [], top=top, output=form, lines=lines))
@@ -391,7 +391,7 @@ def verify(model: Model, shards: Shards = None, form: Answer = "table") -> None:
 
 
 @command()
-def promote(run: Run, why: Annotated[str, _opt("Reason that production.json keeps.", metavar="TEXT")] = "") -> None:
+def promote(run: Run, why: Annotated[str, _opt("Reason, recorded in production.json.", metavar="TEXT")] = "") -> None:
     """Put a run's export into production by hand, or back."""
     from pipelines.promote import promote as promote_run
 
@@ -459,7 +459,7 @@ def inspect_run(
 def report(
     run: Run, to: Annotated[str | None, _opt("Path or gs:// [in the run's folder].", "--to", metavar="FILE")] = None
 ) -> None:
-    """Write the page of a run: one HTML file that needs nothing."""
+    """Write the page of a run: one self-contained HTML file."""
     from inspection.report.page import write_report
 
     print(write_report(run, to), flush=True)
@@ -481,7 +481,7 @@ def tensorboard(
     """Open TensorBoard on the logs of runs, until Ctrl-C."""
     from inspection.tensorboard import show
 
-    raise typer.Exit(show(runs, host=host, port=port, say=lambda url: print(url, flush=True), warn=say))
+    raise typer.Exit(show(runs, host=host, port=port, say=lambda url: print(url, flush=True), warn=print_status))
 
 
 @command()
@@ -491,20 +491,20 @@ def clean(
     dry_run: Annotated[bool, _opt("Only list.", "--dry-run")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete outputs that no kept run names, after a question."""
+    """Delete outputs that no kept run uses, after confirmation."""
     from contracts.storage import normalise
     from pipelines.clean import delete, find_leftovers
 
     uri = normalise(line)
-    found = find_leftovers(uri, keep_last)
-    for leftover in found:
+    leftovers = find_leftovers(uri, keep_last)
+    for leftover in leftovers:
         print(f"  {leftover.name}  {leftover.num_bytes} bytes")
-    print(f"{len(found)} folders, {sum(leftover.num_bytes for leftover in found)} bytes", flush=True)
-    if found and not dry_run and ask("delete them", yes=yes):
-        in_use = delete(uri, found, keep_last)
+    print(f"{len(leftovers)} folders, {sum(leftover.num_bytes for leftover in leftovers)} bytes", flush=True)
+    if leftovers and not dry_run and confirm("delete them", yes=yes):
+        in_use = delete(uri, leftovers, keep_last)
         for leftover in in_use:
-            say(f"{leftover.name} was left alone: it is in use by now")
-        print(f"deleted {len(found) - len(in_use)} folders")
+            print_status(f"{leftover.name} was not deleted: it is in use by now")
+        print(f"deleted {len(leftovers) - len(in_use)} folders")
 
 
 # ---- Google Cloud ----
@@ -516,7 +516,7 @@ def init(
     bucket: Annotated[str, _opt("Bucket of data and results; it need not exist.", metavar="NAME")],
     source: Annotated[str, _opt("The data: a folder or table here, or gs://.", metavar="PATH")],
     region: Annotated[str, _opt("Region of bucket and jobs.", metavar="REGION")] = "us-central1",
-    task: Annotated[str, _opt("What is learnt.", metavar="NAME")] = "image_classification",
+    task: Annotated[str, _opt("Training task.", metavar="NAME")] = "image_classification",
     to: ToFile = None,
 ) -> None:
     """Write a configuration for a project of Google Cloud."""
@@ -524,7 +524,7 @@ def init(
 
     path = write_initial(to, source, task, project=project, bucket=bucket, region=region)
     print(path, flush=True)
-    say(f"next: shardline images build {path} (docs/quickstart-vertex.md: what the project needs)")
+    print_status(f"next: shardline images build {path} (docs/quickstart-vertex.md: what the project needs)")
 
 
 @command()
@@ -551,16 +551,16 @@ def plan(
     from pipelines.submit import look_ahead
 
     resolved = load(config, overrides)
-    own = None if own_usd is None else Workstation(own_usd, own_watts, own_years, own_usd_per_kwh)
-    costs = [] if hours is None else monthly_costs(resolved, hours, own)
-    *_, found = look_ahead(resolved, say, run_id=run_id, complete=True)
+    workstation = None if own_usd is None else Workstation(own_usd, own_watts, own_years, own_usd_per_kwh)
+    costs = [] if hours is None else monthly_costs(resolved, hours, workstation)
+    *_, submission_plan = look_ahead(resolved, print_status, run_id=run_id, complete=True)
     if form == "json":
-        print(to_json(found, costs))
+        print(to_json(submission_plan, costs))
     else:
-        print_plan(found, sys.stdout)
+        print_plan(submission_plan, sys.stdout)
         if hours is not None:
             print_monthly_costs(resolved, hours, costs, sys.stdout)
-    raise typer.Exit(EXIT_USER_ERROR if found.problems else EXIT_OK)
+    raise typer.Exit(EXIT_USER_ERROR if submission_plan.problems else EXIT_OK)
 
 
 @command("compile")
@@ -585,7 +585,7 @@ def compile_config(
         print(path)
         return
     require_target(path)
-    ready = make_ready(resolved, say)
+    ready = make_ready(resolved, print_status)
     write_spec(ready.compiled.spec, path)
     print(f"{path}\nsha256:{ready.compiled.hash}")
 
@@ -632,10 +632,10 @@ def submit(
     from pipelines.submit import describe_job, make_job, make_ready, make_run_id, submit_once
 
     resolved = load(config, overrides)
-    ready = make_ready(resolved, say, run_id=run_id, online=not dry_run, cache=not no_cache)
+    ready = make_ready(resolved, print_status, run_id=run_id, online=not dry_run, cache=not no_cache)
     run_id = run_id or make_run_id(resolved.run.name)
     for line in describe_cost(ready.plan.cost):
-        say(line)
+        print_status(line)
     if dry_run:
         request = describe_job(make_job(ready, run_id, offline=True))
         print_json({**request, "estimate": asdict(ready.plan.cost)})
@@ -643,24 +643,26 @@ def submit(
     from contracts.errors import TryAgain
     from pipelines.follow import submit_and_wait
 
-    told: list[str] = []
+    job_names: list[str] = []
 
-    def tell(name: str) -> None:
+    def announce(name: str) -> None:
         print(name, flush=True)
-        told.append(name)
+        job_names.append(name)
 
-    again = f"the same command with --run-id {run_id} goes on"
+    hint = f"the same command with --run-id {run_id} goes on"
     try:
         if wait:
-            raise typer.Exit(submit_and_wait(ready, run_id, say, tell))
-        tell(submit_once(ready, run_id, say).resource_name)
+            raise typer.Exit(submit_and_wait(ready, run_id, print_status, announce))
+        announce(submit_once(ready, run_id, print_status).resource_name)
     except TryAgain:
-        say(again)
+        print_status(hint)
         raise
     except KeyboardInterrupt:
-        for name in told[-1:]:
-            say(f"interrupted; the run goes on: `shardline status {name}` shows it, `shardline cancel {name}` ends it")
-        say(again)
+        for name in job_names[-1:]:
+            print_status(
+                f"interrupted; the run goes on: see `shardline status {name}`; `shardline cancel {name}` ends it"
+            )
+        print_status(hint)
         raise typer.Exit(_EXIT_INTERRUPTED) from None
 
 
@@ -671,12 +673,12 @@ def status(
     """Show tasks and jobs of a submitted run, and why it failed."""
     from pipelines.runs import read_status, status_lines
 
-    *earlier, found = map(read_status, _find_runs(run, config, project, region))
+    *earlier, newest = map(read_status, _find_runs(run, config, project, region))
     if form == "json":
-        print_json({**found, "earlier": earlier})
+        print_json({**newest, "earlier": earlier})
     else:
-        for each in (*earlier, found):
-            print("\n".join(status_lines(each)))
+        for entry in (*earlier, newest):
+            print("\n".join(status_lines(entry)))
 
 
 @command()
@@ -691,75 +693,75 @@ def logs(
     tail: Annotated[int | None, _opt("Only the last N lines.", metavar="N", min=1)] = None,
     since: Annotated[str, _opt("Only from then on: 90s, 10m, 2h, 1d ago, ISO 8601.", metavar="TIME")] = "",
 ) -> None:
-    """Print what the tasks and jobs of a submitted run printed."""
+    """Print the logs of a submitted run's tasks and jobs."""
     from pipelines.logs import parse_since, read_logs
 
     moment = parse_since(since) if since else None
     for job in _find_runs(run, config, project, region):
-        say(f"run {job.name} in {job.location}")
+        print_status(f"run {job.name} in {job.location}")
         for line in read_logs(job, task=task, machine=machine, follow=follow, tail=tail, since=moment):
             print(line, flush=True)
 
 
 @command()
 def cancel(run: CloudRun, config: ConfigOption = None, project: Project = "", region: Region = "") -> None:
-    """End a submitted run and its jobs; wait until none runs."""
+    """Cancel a submitted run and its jobs; wait for their end."""
     from pipelines.follow import cancel as cancel_run
     from pipelines.submit import state_of
 
     for job in _find_runs(run, config, project, region):
-        jobs = cancel_run(job, say)
+        jobs = cancel_run(job, print_status)
         print(f"run {job.name} in {job.location}: {state_of(job)}; none of its {len(jobs)} jobs runs any more")
 
 
-@command("create", of=schedule_app)
+@command("create", group=schedule_app)
 def create_schedule(config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Schedule a line that is not scheduled yet."""
     from dataclasses import asdict
 
-    from pipelines.schedule import create, in_words, make_schedule
+    from pipelines.schedule import create, describe, make_schedule
     from pipelines.submit import make_ready, to_dict
 
-    ready = make_ready(load(config, overrides), say, scheduled=True, online=not dry_run)
+    ready = make_ready(load(config, overrides), print_status, scheduled=True, online=not dry_run)
     if dry_run:
         request = make_schedule(ready, offline=True)._gca_resource
         print_json({"schedule": to_dict(request), "estimate": asdict(ready.plan.cost)})
     else:
-        print(in_words(create(ready, say)))
+        print(describe(create(ready, print_status)))
 
 
-@command("list", of=schedule_app)
+@command("list", group=schedule_app)
 def list_schedules(config: ConfigPath, overrides: Overrides = None, form: Table = "table") -> None:
     """Print the schedules of the configuration's project and region."""
-    from pipelines.schedule import in_words, to_row
+    from pipelines.schedule import describe, to_row
     from pipelines.schedule import list_schedules as list_all
 
-    found = list_all(load(config, overrides))
+    schedules = list_all(load(config, overrides))
     if form == "table":
-        print("\n".join(map(in_words, found)) or "no schedules here")
+        print("\n".join(map(describe, schedules)) or "no schedules here")
     else:
-        (print_json if form == "json" else print_csv)(list(map(to_row, found)))
+        (print_json if form == "json" else print_csv)(list(map(to_row, schedules)))
 
 
-@command("pause", of=schedule_app)
+@command("pause", group=schedule_app)
 def pause_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
-    """Stop a line's schedule from firing; a run of it goes on."""
+    """Pause a line's schedule; its current run continues."""
     print(f"schedule {_change_schedule('pause', config, overrides, schedule_id)}: paused")
 
 
-@command("resume", of=schedule_app)
+@command("resume", group=schedule_app)
 def resume_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
-    """Let a line's schedule fire again."""
+    """Resume a line's schedule."""
     print(f"schedule {_change_schedule('resume', config, overrides, schedule_id)}: active")
 
 
-@command("delete", of=schedule_app)
+@command("delete", group=schedule_app)
 def delete_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
-    """Delete a line's schedule; a run of it goes on."""
+    """Delete a line's schedule; its current run continues."""
     print(f"schedule {_change_schedule('delete', config, overrides, schedule_id)}: deleted")
 
 
-@command("build", of=images_app)
+@command("build", group=images_app)
 def build_images(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -770,7 +772,7 @@ def build_images(
     """Build both images by Cloud Build, and record the digests that a submission pins."""
     from pipelines import images
 
-    record = images.build_images(load(config, overrides), say, region=region, cuda=cuda, tensorrt=tensorrt)
+    record = images.build_images(load(config, overrides), print_status, region=region, cuda=cuda, tensorrt=tensorrt)
     print(f"cpu: {record.cpu}\ngpu: {record.gpu}")
 
 
@@ -780,21 +782,21 @@ def rehearse(
     overrides: Overrides = None,
     source: Annotated[Path | None, _opt("Local data in place of a gs:// sharding.source.", metavar="PATH")] = None,
     weights: Annotated[Path | None, _opt("Local weights in place of a gs:// model.weights.", metavar="PATH")] = None,
-    preempt: Annotated[int, _opt("Number of machines taken away.", metavar="N", min=0, max=100)] = 0,
+    preempt: Annotated[int, _opt("Number of preemptions.", metavar="N", min=0, max=100)] = 0,
     faults: Annotated[Path | None, _opt("JSON list of bucket faults (rehearsal/gcs).", metavar="RULES")] = None,
     stockout: Annotated[list[str] | None, _opt("Region without machines.", metavar="REGION")] = None,
     storage_faults: Annotated[float, _opt("Share of requests to buckets that fail (503).", metavar="RATE")] = 0.0,
     schedule_days: Annotated[float, _opt("Create the schedule; let N days pass.", metavar="N", min=0)] = 0.0,
-    time_scale: Annotated[float, _opt("Seconds here per second of waiting.", metavar="X", min=0.001, max=100)] = 0.1,
-    seed: Annotated[int | None, _opt("Decides machines, moments and requests [0].")] = None,
+    time_scale: Annotated[float, _opt("Seconds per simulated second.", metavar="X", min=0.001, max=100)] = 0.1,
+    seed: Annotated[int | None, _opt("Random seed of preemptions and storage faults [0].")] = None,
     processes: Annotated[int | None, _opt("Training processes per machine [as many as fit].", min=1)] = None,
     samples: Annotated[int | None, _opt("Most files of the source to copy [all].", metavar="N", min=1)] = None,
     serve: Annotated[bool, _opt("Only start the cloud, print its variables, serve.", "--serve")] = False,
     clock_rate: Annotated[float, _opt("With --serve: the cloud's seconds per second.", metavar="X")] = 1.0,
-    keep: Annotated[Path | None, _opt("Leave buckets, machines and logs there.", metavar="FOLDER")] = None,
+    keep: Annotated[Path | None, _opt("Keep buckets, machines and logs there.", metavar="FOLDER")] = None,
     form: Answer = "table",
 ) -> None:
-    """Submit to a Google Cloud on this machine, and compare."""
+    """Submit to a simulated Google Cloud on this machine."""
     from pipelines.rehearse.options import RehearsalOptions
 
     options = RehearsalOptions(
@@ -812,29 +814,29 @@ def rehearse(
         clock_rate=clock_rate,
     )
     options.check(has_config=config is not None, serve=serve)
-    given = None if config is None else load(config, overrides)
-    if given is not None:
-        options.check_for(given)
+    resolved = None if config is None else load(config, overrides)
+    if resolved is not None:
+        options.check_for(resolved)
     from rehearsal.leftovers import claimed_folder
 
     with claimed_folder(keep) as folder:
-        if given is None or serve:
+        if resolved is None or serve:
             from pipelines.rehearse.serve import serve as serve_cloud
 
-            serve_cloud(given, options, folder, sys.stdout, sys.stderr, as_json=form == "json")
+            serve_cloud(resolved, options, folder, sys.stdout, sys.stderr, as_json=form == "json")
             return
         from pipelines.rehearse import rehearse as rehearsing
         from pipelines.rehearse.result import print_result, to_json
 
-        result = rehearsing.rehearse(given, options, folder)
-    print(to_json(result)) if form == "json" else print_result(result, sys.stdout, kept=keep)
+        result = rehearsing.rehearse(resolved, options, folder)
+    print(to_json(result)) if form == "json" else print_result(result, sys.stdout, kept_folder=keep)
     rehearsing.check(result)
 
 
 # ---- data and configuration ----
 
 
-@command("show", of=config_app)
+@command("show", group=config_app)
 def show_config(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -845,7 +847,7 @@ def show_config(
     print(to_yaml(load_config(config, overrides or [])), end="")
 
 
-@command("describe", of=data_app)
+@command("describe", group=data_app)
 def describe_data(
     uri: Annotated[str, _arg("Folder of shards, or a RUN as for inspect.", metavar="URI")],
     split: Annotated[
@@ -854,7 +856,7 @@ def describe_data(
     grid: Annotated[Path | None, _opt("Write pictures too.", metavar="FILE.png")] = None,
     form: Answer = "table",
 ) -> None:
-    """Print what shards hold."""
+    """Print the contents of shards."""
     from contracts.artifacts import ShardManifest
     from records.tools.describe import describe, draw_grid, list_samples
 
@@ -872,10 +874,10 @@ def describe_data(
     else:
         print("\n".join(describe(manifest)))
     if grid is not None:
-        say(f"{grid}: {draw_grid(folder, manifest, grid)} pictures")
+        print_status(f"{grid}: {draw_grid(folder, manifest, grid)} pictures")
 
 
-@command("verify", of=data_app)
+@command("verify", group=data_app)
 def verify_data(
     uri: ShardsFolder,
     processes: Annotated[int | None, _opt("Processes that read [default: by the cores].", min=1)] = None,
@@ -896,7 +898,7 @@ def verify_data(
         print("every checksum is right")
 
 
-@command("adopt", of=data_app)
+@command("adopt", group=data_app)
 def adopt_data(
     uri: ShardsFolder,
     split: Annotated[list[str] | None, _opt("Files of a split [train*, val*, test*].", metavar="NAME=PATTERN")] = None,
@@ -918,12 +920,12 @@ def adopt_data(
     print("\n".join(describe(manifest)))
 
 
-def _find_shards(given: str) -> str:
-    """Return the URI of the folder of shards that a user means: a folder, or a run as `find_place` takes it."""
+def _find_shards(location: str) -> str:
+    """Return the URI of a folder of shards, given that folder or a run (as for `find_place`)."""
     from contracts import storage
     from contracts.artifacts import MANIFEST_NAME
 
-    uri = storage.normalise(given)
+    uri = storage.normalise(location)
     if storage.exists(storage.join(uri, MANIFEST_NAME)):
         return uri
     from contracts.errors import ConfigError, DataError
@@ -931,27 +933,27 @@ def _find_shards(given: str) -> str:
     from inspection.read import find_folder
 
     try:
-        found = find_folder(find_place(given), "shard")
+        folder = find_folder(find_place(location), "shard")
     except ConfigError:
-        found = None
-    if found is None or not storage.exists(storage.join(found, MANIFEST_NAME)):
+        folder = None
+    if folder is None or not storage.exists(storage.join(folder, MANIFEST_NAME)):
         raise DataError(
-            f"{given} holds no {MANIFEST_NAME}, and is no run that has shards",
+            f"{location} holds no {MANIFEST_NAME}, and is no run that has shards",
             allowed="the folder that stage shard has printed, or a run (LINE, LINE/runs/ID or an id below ./runs)",
             todo="check the path; `shardline runs` lists the runs",
         )
-    return found
+    return folder
 
 
 def _with_path(config: Path | None, text: str) -> str:
-    """Return a text in which the configuration that was given stands for CONFIG."""
+    """Replace CONFIG in a text by the path of the configuration."""
     return text if config is None else _CONFIG.sub(lambda _: shlex.quote(str(config)), text)
 
 
 def _run_stage(stage: str, config: RunConfig, to: str | None, fresh: bool, **inputs: str | None) -> StageOutput:
     from pipelines.local import run_stage_alone
 
-    return run_stage_alone(stage, config, to=to, given=inputs, fresh=fresh)
+    return run_stage_alone(stage, config, to=to, input_uris=inputs, fresh=fresh)
 
 
 def _print_place(uri: str) -> None:
@@ -972,17 +974,17 @@ def _change_schedule(
     """Change the schedule of a line, and return its id."""
     from pipelines.schedule import change, find_schedule
 
-    found = find_schedule(load(config, overrides), schedule_id)
-    change(found, action)
-    return str(found.name)
+    schedule = find_schedule(load(config, overrides), schedule_id)
+    change(schedule, action)
+    return str(schedule.name)
 
 
 def _count_files(name: str) -> Callable[[int, int], None]:
-    """Return a function that says on stderr how many files are done, about twenty times in all."""
+    """Return a progress callback that prints the number of finished files to stderr, about twenty times."""
 
-    def count(done: int, total: int) -> None:
-        if done * 20 // total != (done - 1) * 20 // total:
-            say(f"{name}: {done} of {total} files")
+    def count(num_done: int, total: int) -> None:
+        if num_done * 20 // total != (num_done - 1) * 20 // total:
+            print_status(f"{name}: {num_done} of {total} files")
 
     return count
 

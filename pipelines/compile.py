@@ -1,7 +1,7 @@
-"""`shardline compile`: a configuration into the pipeline that Vertex AI runs, and all that a submission needs.
+"""`shardline compile`: compiles a configuration to the pipeline for Vertex AI and the inputs of its submission.
 
-What a configuration decides of machines is in the pipeline. Where and how it is submitted, and the keys of the
-configuration that each stage reads, are its parameters: a try in another region is the same specification.
+Machine types are part of the pipeline. Region, strategy, time-outs and the configuration keys of each stage are
+parameters, so a run in another region has the same specification.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
         "strategy": config.resources.strategy,
         "max_wait": f"{config.resources.max_wait_s}s",
         "timeout": f"{int(config.resources.timeout_hours * 3600)}s",
-        # A cap on the cost is of the training alone.
+        # resources.max_cost_usd limits training only.
         "train_timeout": f"{plan.cost.timeout_s}s",
         **stage_parameters(_as_it_runs(config, plan.cost.price_usd_per_h)),
     }
@@ -73,22 +73,22 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
 
 
 def stage_parameters(config: RunConfig) -> dict[str, str]:
-    """Return the keys of the configuration that each component reads, as JSON, by the pipeline's parameter.
+    """Return the pipeline's configuration parameters: the keys that each component reads, as JSON.
 
     Raises:
         ConfigError: A text is longer than a parameter may be.
     """
-    found = {stage: stage_config(config, stage) for stage in (*STAGES, "register")}
-    # With another learning rate the profile is KFP's to keep.
+    sections = {stage: stage_config(config, stage) for stage in (*STAGES, "register")}
+    # KFP's cache keeps the profile when only other keys, such as the learning rate, change.
     profile_keys = {*SPEED_FIELDS, "momentum", "epochs", "max_steps"}
-    found["profile"]["train"] = {name: found["profile"]["train"][name] for name in sorted(profile_keys)}
-    found["run"] = config.model_dump(mode="json", exclude_defaults=True)
-    texts = {f"{name}_config": json.dumps(values, sort_keys=True) for name, values in found.items()}
+    sections["profile"]["train"] = {name: sections["profile"]["train"][name] for name in sorted(profile_keys)}
+    sections["run"] = config.model_dump(mode="json", exclude_defaults=True)
+    texts = {f"{name}_config": json.dumps(values, sort_keys=True) for name, values in sections.items()}
     for name, text in texts.items():
         if len(text) > MAX_PARAMETER:
             sizes = {
                 f"{section}.{key}": len(json.dumps(value))
-                for section, keys in found[name.removesuffix("_config")].items()
+                for section, keys in sections[name.removesuffix("_config")].items()
                 for key, value in keys.items()
             }
             raise ConfigError(
@@ -100,10 +100,10 @@ def stage_parameters(config: RunConfig) -> dict[str, str]:
 
 
 def write_spec(spec: dict[str, Any], path: Path) -> None:
-    """Write a compiled pipeline: JSON where the name ends so, else YAML. The old file stays until the new one is whole.
+    """Write a compiled pipeline as JSON (for .json) or YAML, atomically.
 
     Raises:
-        ConfigError: It cannot be written, or another file than a compiled pipeline is there.
+        ConfigError: It cannot be written, or would overwrite a file that is not a compiled pipeline.
     """
     require_target(path)
     text = json.dumps(spec, indent=1, sort_keys=True) + "\n"
@@ -113,7 +113,7 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
 
 
 def write_file(content: bytes, path: Path) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
     Raises:
         ConfigError: It cannot be written.
@@ -126,10 +126,10 @@ def write_file(content: bytes, path: Path) -> None:
 
 
 def require_target(path: Path, endings: Sequence[str] = (".yaml", ".yml", ".json")) -> None:
-    """Refuse a file that no compiled pipeline may be written to.
+    """Check that a compiled pipeline may be written to a path.
 
     Raises:
-        ConfigError: It has another ending, cannot be read, or is another file.
+        ConfigError: Its ending is not allowed, or an existing file is unreadable or not a compiled pipeline.
     """
     if path.suffix not in endings:
         raise _refused(path, "another ending", endings)
@@ -140,17 +140,17 @@ def require_target(path: Path, endings: Sequence[str] = (".yaml", ".yml", ".json
         raise _refused(path, error.strerror) from None
 
 
-def _refused(path: Path, why: str | None, endings: Sequence[str] = (".yaml", ".json")) -> ConfigError:
+def _refused(path: Path, reason: str | None, endings: Sequence[str] = (".yaml", ".json")) -> ConfigError:
     names = " or ".join(endings)
     return ConfigError(
-        f"--to {path} cannot be written ({why})",
+        f"--to {path} cannot be written ({reason})",
         allowed=f"a file ending in {names}, new or written by this command, in a folder that you may write",
         todo="choose another --to",
     )
 
 
 def _as_it_runs(config: RunConfig, price_usd_per_h: float | None) -> RunConfig:
-    """Return the configuration as the stages on Vertex AI are given it: Dataflow shards, and the price is known."""
+    """Return the configuration for stages on Vertex AI: sharding on Dataflow, with the known price."""
     resources = {"beam_runner": "dataflow", "price_usd_per_h": price_usd_per_h}
     return config.model_copy(update={"resources": config.resources.model_copy(update=resources)})
 
@@ -160,7 +160,7 @@ def _compile(config: RunConfig, parameters: dict[str, Any]) -> dict[str, Any]:
 
     from pipelines.pipeline import make_pipeline
 
-    # Of yaml, the C loader reads a specification in a tenth of the time, where it was built.
+    # PyYAML's C loader is ten times as fast; not every installation has it.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with tempfile.TemporaryDirectory(prefix="shardline-") as folder:
         path = Path(folder) / "line.yaml"

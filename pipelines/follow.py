@@ -1,4 +1,4 @@
-"""`shardline submit --wait` and `cancel`: a submitted run, followed to its end, region after region, or ended."""
+"""`shardline submit --wait` and `cancel`: waits for a submitted run, tries the next region, or cancels it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from inspection.record import close_run
 from pipelines.google import CALL_TIMEOUT_S, explained, first_line
 from pipelines.rules import find_regions
 from pipelines.runs import ENDED, Job, explain, failure_lines, find_jobs, line_of, read_tasks, refresh
-from pipelines.submit import Ready, Say, find_job, state_of, submit
+from pipelines.submit import Notify, Ready, find_job, state_of, submit
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform import PipelineJob
@@ -36,41 +36,41 @@ _CANCEL_LIMIT_S = 900.0
 _PATIENCE_S = 60.0
 
 
-def follow(job: PipelineJob, say: Say, *, limit_s: float | None = None, poll_s: float = POLL_S) -> Job | None:
+def follow(job: PipelineJob, notify: Notify, *, limit_s: float | None = None, poll_s: float = POLL_S) -> Job | None:
     """Follow a run until it ends.
 
     Args:
         job: The run; brought up to date.
-        say: Told each change of a task, a job or the run.
-        limit_s: Seconds that a CustomJob may wait for its first machines; None: for ever.
-        poll_s: Seconds between two looks.
+        notify: Receives each state change of a task, a job or the run.
+        limit_s: Seconds that a CustomJob may wait for its first machines; None: no limit.
+        poll_s: Polling interval in seconds.
 
     Returns:
-        The job that has waited for too long; None: the run has ended.
+        The job that exceeded limit_s; None: the run has ended.
 
     Raises:
-        TryAgain: The service has not answered for ten minutes; the run goes on.
+        TryAgain: The service did not answer for ten minutes; the run continues.
     """
     shown: dict[str, str] = {}
     waiting_since: dict[str, float] = {}
 
-    def tell(what: str, state: str) -> None:
-        if shown.get(what) != state:
-            shown[what] = state
-            say(f"{datetime.now(UTC):%H:%M:%S}  {what}: {state}")
+    def report_change(name: str, state: str) -> None:
+        if shown.get(name) != state:
+            shown[name] = state
+            notify(f"{datetime.now(UTC):%H:%M:%S}  {name}: {state}")
 
     while True:
         jobs = _read(job)
         for task in read_tasks(job):
-            tell(f"task {task.name}", task.state)
-        for each in jobs:
-            tell(f"{each.kind} {each.id} of {each.task} in {each.region}", each.state)
-            if each.waits:
-                since = waiting_since.setdefault(each.id, time.monotonic())
-                if limit_s is not None and time.monotonic() - since > limit_s:
-                    return each
-        tell(f"run {job.name}", state_of(job))
-        if state_of(job) in ENDED and not any(map(_may_tell_more, jobs)):
+            report_change(f"task {task.name}", task.state)
+        for child in jobs:
+            report_change(f"{child.kind} {child.id} of {child.task} in {child.region}", child.state)
+            if child.waits:
+                waiting_from_s = waiting_since.setdefault(child.id, time.monotonic())
+                if limit_s is not None and time.monotonic() - waiting_from_s > limit_s:
+                    return child
+        report_change(f"run {job.name}", state_of(job))
+        if state_of(job) in ENDED and not any(map(_may_get_error, jobs)):
             return None
         time.sleep(poll_s)
 
@@ -82,105 +82,105 @@ def follow(job: PipelineJob, say: Say, *, limit_s: float | None = None, poll_s: 
     reraise=True,
 )
 def _read(job: PipelineJob) -> list[Job]:
-    """Read a run again and return its jobs; a service that does not answer is asked again for ten minutes."""
+    """Refresh a run and return its jobs; retries for ten minutes."""
     refresh(job)
     return find_jobs(job)
 
 
-def _may_tell_more(job: Job) -> bool:
-    """Whether it is a CustomJob that has failed so lately that its error need not be there yet."""
+def _may_get_error(job: Job) -> bool:
+    """Return whether a CustomJob failed so recently that Vertex AI may not have set its error yet."""
     if job.kind != "CustomJob" or job.state != "failed" or job.error or job.ended_at is None:
         return False
     return timedelta() <= datetime.now(UTC) - job.ended_at < timedelta(seconds=_ERROR_LIMIT_S)
 
 
-def submit_and_wait(ready: Ready, run_id: str, say: Say, tell: Say, *, poll_s: float = POLL_S) -> int:
-    """Submit a run to region after region until one has machines for it, follow it to its end; return the exit code.
+def submit_and_wait(ready: Ready, run_id: str, notify: Notify, announce: Notify, *, poll_s: float = POLL_S) -> int:
+    """Submit a run to each region until one has machines, wait for its end; return the exit code.
 
-    A try that is there already is found and followed, so the same command goes on where it was interrupted. What a try
-    has finished (shards, a profile, checkpoints) the next one finds and reuses.
+    An interrupted command can be repeated: it finds and follows the existing job. Attempts in later regions reuse the
+    outputs of earlier ones (shards, a profile, checkpoints).
 
     Args:
         ready: The line.
         run_id: Id of the run, in each region.
-        say: Told what happens between two regions, and why the run failed.
-        tell: Told the full name of each job.
-        poll_s: Seconds between two looks.
+        notify: Receives changes of region, and why the run failed.
+        announce: Receives the full name of each job.
+        poll_s: Polling interval in seconds.
     """
     resources, cloud = ready.config.resources, ready.config.cloud
     regions = find_regions(ready.config)
     while True:
-        region, *others = regions
-        if any(find_job(run_id, cloud.project, other) is not None for other in others):
-            # This command, interrupted before, had given this region up.
-            regions = others
+        region, *remaining = regions
+        if any(find_job(run_id, cloud.project, later) is not None for later in remaining):
+            # An earlier call of this command already moved on from this region.
+            regions = remaining
             continue
-        job = submit(ready, run_id, say, region)
-        tell(job.resource_name)
-        # This command, interrupted while it gave this region up.
-        was_given_up = state_of(job) == "cancelled" and any(each.started_at is None for each in find_jobs(job))
-        # FLEX_START waits by design, and in the last region there is nothing to give up for.
-        limit_s = resources.max_pending_s if others and resources.strategy != "FLEX_START" else None
-        waiting = follow(job, say, limit_s=limit_s, poll_s=poll_s)
+        job = submit(ready, run_id, notify, region)
+        announce(job.resource_name)
+        # An earlier call of this command was interrupted while it cancelled the run in this region.
+        was_given_up = state_of(job) == "cancelled" and any(child.started_at is None for child in find_jobs(job))
+        # FLEX_START waits by design, and after the last region there is none to try.
+        limit_s = resources.max_pending_s if remaining and resources.strategy != "FLEX_START" else None
+        waiting = follow(job, notify, limit_s=limit_s, poll_s=poll_s)
         if waiting is not None:
-            say(f"{waiting.kind} {waiting.id} got no machines in {region} in time; cancelling the run there")
-            cancel(job, say, poll_s=poll_s)
+            notify(f"{waiting.kind} {waiting.id} got no machines in {region} in time; cancelling the run there")
+            cancel(job, notify, poll_s=poll_s)
         if state_of(job) == "succeeded":
             return EXIT_OK
         failure = explain(job, read_tasks(job), find_jobs(job)) if state_of(job) == "failed" else None
-        if not others or not (waiting or was_given_up or (failure and failure.kind == "stockout")):
+        if not remaining or not (waiting or was_given_up or (failure and failure.kind == "stockout")):
             for line in failure_lines(failure) if failure else ["error: the run was cancelled"]:
-                say(line)
-            say(f"  see: {job._dashboard_uri()}")
+                notify(line)
+            notify(f"  see: {job._dashboard_uri()}")
             return failure.exit_code if failure else EXIT_TRY_AGAIN
-        say(f"no machines in {region}; the next region is {others[0]}")
-        regions = others
+        notify(f"no machines in {region}; the next region is {remaining[0]}")
+        regions = remaining
 
 
-def cancel(job: PipelineJob, say: Say, *, patience_s: float = _PATIENCE_S, poll_s: float = POLL_S) -> list[Job]:
-    """Cancel a run and wait until it and its jobs have ended; one that has ended already is no error.
+def cancel(job: PipelineJob, notify: Notify, *, patience_s: float = _PATIENCE_S, poll_s: float = POLL_S) -> list[Job]:
+    """Cancel a run and wait until it and its jobs have ended; no error if it has ended already.
 
-    Vertex Pipelines cancels the tasks, and Google's launchers the jobs that they started, but each of them may be gone
-    itself: what still runs after a while is cancelled here.
+    Vertex Pipelines cancels the tasks, and Google's launchers cancel the jobs that they started. Jobs that still run
+    after `patience_s`, because their launcher died, are cancelled here.
 
     Args:
         job: The run; brought up to date.
-        say: Told in a line what happens.
+        notify: Receives progress messages.
         patience_s: Seconds for the service to end the jobs by itself.
-        poll_s: Seconds between two looks.
+        poll_s: Polling interval in seconds.
 
     Returns:
         Every job of the run; all have ended.
 
     Raises:
-        TryAgain: Something of it still runs after a quarter of an hour.
+        TryAgain: The run or one of its jobs still runs after 15 minutes.
     """
     from google.api_core.exceptions import FailedPrecondition
 
-    began, asked = time.monotonic(), set[str]()
+    began, cancelled_ids = time.monotonic(), set[str]()
     refresh(job)
     if state_of(job) not in ENDED:
-        say(f"run {job.name} in {job.location}: cancelling")
+        notify(f"run {job.name} in {job.location}: cancelling")
         # It may have ended meanwhile.
         with explained(f"cancelling run {job.name}"), suppress(FailedPrecondition):
             job.cancel()
     while True:
         refresh(job)
         jobs = find_jobs(job, complete=True)
-        running = [each for each in jobs if not each.ended]
+        running = [child for child in jobs if not child.ended]
         if state_of(job) in ENDED and not running:
-            _leave_record(job, say)
+            _leave_record(job, notify)
             return jobs
         waited_s = time.monotonic() - began
-        for each in running:
-            if each.id not in asked and (state_of(job) in ENDED or waited_s > patience_s):
-                say(f"{each.kind} {each.id} in {each.region} still runs: cancelling it")
-                _cancel_job(job, each)
-                asked.add(each.id)
+        for child in running:
+            if child.id not in cancelled_ids and (state_of(job) in ENDED or waited_s > patience_s):
+                notify(f"{child.kind} {child.id} in {child.region} still runs: cancelling it")
+                _cancel_job(job, child)
+                cancelled_ids.add(child.id)
         if waited_s > _CANCEL_LIMIT_S:
-            left = ", ".join(f"{each.kind} {each.id} in {each.region}" for each in running) or f"run {job.name}"
+            names = ", ".join(f"{child.kind} {child.id} in {child.region}" for child in running) or f"run {job.name}"
             raise TryAgain(
-                f"after {_CANCEL_LIMIT_S:g} s there still runs: {left}\n"
+                f"still running after {_CANCEL_LIMIT_S:g} s: {names}\n"
                 f"  to do: run the same command again, or see {job._dashboard_uri()}"
             )
         time.sleep(poll_s)
@@ -199,8 +199,8 @@ def _cancel_job(run: PipelineJob, job: Job) -> None:
         JobsV1Beta3Client().update_job(request=request, timeout=CALL_TIMEOUT_S)
 
 
-def _leave_record(job: PipelineJob, say: Say) -> None:
-    """Write the record of a run whose own task did not: else it counts as one that works."""
+def _leave_record(job: PipelineJob, notify: Notify) -> None:
+    """Write the record of a cancelled run whose record task did not run: without one it counts as running."""
     line = line_of(job)
     start_uri, record_uri = (storage.join(run_uri(line, job.name), name) for name in (RUN_START_NAME, RUN_NAME))
     try:
@@ -212,4 +212,4 @@ def _leave_record(job: PipelineJob, say: Say) -> None:
         record = collect(line, job.name, config, tasks)
         close_run(record.model_copy(update={"state": "interrupted", "error": "cancelled"}), line=line)
     except ShardlineError as error:
-        say(f"warning: no record of run {job.name}: {first_line(error)}")
+        notify(f"warning: no record of run {job.name}: {first_line(error)}")

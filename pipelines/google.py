@@ -1,7 +1,7 @@
-"""Failures of Google Cloud's services in our terms, and the eight causes that most of them have.
+"""Errors of Google Cloud's services: eight known causes, and conversion to contracts.errors.
 
-The wording was gathered from Google's documentation and from issues, not from runs of ours. Importing this module
-imports nothing of Google's.
+The patterns come from Google's documentation and issue trackers, not from runs of ours. Importing this module imports
+none of Google's libraries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PERMISSION = re.compile(r"[Pp]ermission '?([a-zA-Z]+\.[a-zA-Z.]+[a-zA-Z])'?|doe
 _ACCOUNT = re.compile(r"[\w.-]+@[\w.-]+\.gserviceaccount\.com")
 _SERVICE = re.compile(r"\b[a-z]+\.googleapis\.com\b")
 _QUOTAS_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
-_SAME_AGAIN = "check the network and run the same command again; nothing was partly written"
+_RETRY_TODO = "check the network and run the same command again; nothing was partly written"
 _LOG_IN = "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
 
 
@@ -33,11 +33,11 @@ class Cause:
     """A likely cause of a failure.
 
     Attributes:
-        kind: A short name.
-        wording: What a service says in that case.
-        cause: The cause in words.
-        todo: What to do.
-        exit_code: 2 where somebody has to change something, 75 where the same again may succeed.
+        kind: Short name.
+        wording: Pattern of the service's error message.
+        cause: Description.
+        todo: What the user should do.
+        exit_code: 2 if the user must change something, 75 if a retry may succeed.
     """
 
     kind: str
@@ -121,21 +121,21 @@ _CAUSES = (
 
 
 def find_cause(texts: Iterable[str]) -> Cause | None:
-    """Return the likely cause of a failure by what services said, with the names that they gave; None: unknown.
+    """Return the likely cause of a failure, with names from the error messages filled in; None: unknown.
 
     Args:
         texts: Messages of tasks, jobs and services.
     """
-    found = [text for text in texts if text]
-    for known in _CAUSES:
-        for text in found:
-            if known.wording.search(text):
-                return _named(known, text)
+    messages = [text for text in texts if text]
+    for template in _CAUSES:
+        for text in messages:
+            if template.wording.search(text):
+                return _fill_names(template, text)
     return None
 
 
-def _named(known: Cause, text: str) -> Cause:
-    """Return a cause with the names that a text gives: metric, permission, account, API."""
+def _fill_names(template: Cause, text: str) -> Cause:
+    """Fill the names in an error message into a cause: metric, permission, account, API."""
     metrics = ", ".join(find_quota_metrics(text))
     permission = _PERMISSION.search(text)
     account = _ACCOUNT.search(text)
@@ -148,8 +148,8 @@ def _named(known: Cause, text: str) -> Cause:
     }
     if re.search("permission to act as", text, re.IGNORECASE):
         names |= {"account": "the account that submits", "permission": "iam.serviceAccounts.actAs"}
-    cause, todo = (part.format_map(names) for part in (known.cause, known.todo))
-    return Cause(known.kind, known.wording, cause, todo, known.exit_code)
+    cause, todo = (part.format_map(names) for part in (template.cause, template.todo))
+    return Cause(template.kind, template.wording, cause, todo, template.exit_code)
 
 
 def find_quota_metrics(text: str) -> list[str]:
@@ -158,35 +158,35 @@ def find_quota_metrics(text: str) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, in one line that is not too long."""
+    """Return an error's message as one line, truncated."""
     text = " ".join(str(getattr(error, "message", "") or error).split()) or type(error).__name__
     return text if len(text) <= _MESSAGE_LIMIT else text[:_MESSAGE_LIMIT] + "..."
 
 
 def import_sdk() -> Any:
-    """Return google.cloud.aiplatform, which tells of errors alone, on stderr: stdout is for answers."""
+    """Return google.cloud.aiplatform, set up to log only errors, to stderr: stdout is for results."""
     logger = logging.getLogger("google.cloud.aiplatform")
-    # Where it finds a handler when it is imported, it adds none of its own.
+    # If its logger has a handler at import, the SDK adds none.
     if not logger.handlers and logging.lastResort is not None:
         logger.addHandler(logging.lastResort)
     from google.cloud import aiplatform
 
-    # It looks for the run's bucket in its own way, and tells with a traceback where it may not.
+    # The SDK logs a traceback if it may not read the run's bucket.
     logging.getLogger("google.cloud.aiplatform.pipeline_jobs").setLevel(logging.CRITICAL)
     return aiplatform
 
 
 @contextlib.contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Turn the failures of a service into ours.
+def explained(action: str) -> Iterator[None]:
+    """Convert errors of Google's clients to contracts.errors.
 
     Args:
-        what: What was asked for, for the message.
+        action: The request, for the message.
 
     Raises:
-        ConfigError: It can never work so: credentials, project, API, permission, a field.
-        TryAgain: No answer, or a quota that is used up now.
-        ShardlineError: Anything else that a client raises.
+        ConfigError: A permanent error: credentials, project, API, permission, a field.
+        TryAgain: No answer, or an exhausted quota.
+        ShardlineError: Any other client error.
     """
     try:
         from google.api_core import exceptions as api
@@ -194,68 +194,66 @@ def explained(what: str) -> Iterator[None]:
         from requests import exceptions as http  # type: ignore[import-untyped]
     except ImportError as error:
         raise ConfigError(
-            f"{what} needs Google's libraries, and {error.name} is not installed",
+            f"{action} needs Google's libraries, and {error.name} is not installed",
             allowed="an installation with the extra gcp",
             todo='pip install "shardline[gcp]"',
         ) from None
     try:
         yield
     except http.HTTPError as error:
-        raise to_error(what, api.from_http_response(error.response)) from error  # type: ignore[no-untyped-call]
+        raise to_error(action, api.from_http_response(error.response)) from error  # type: ignore[no-untyped-call]
     except (auth.TransportError, api.RetryError, http.RequestException) as error:
-        raise TryAgain(f"{what}: no answer ({first_line(error)})\n  to do: {_SAME_AGAIN}") from error
+        raise TryAgain(f"{action}: no answer ({first_line(error)})\n  to do: {_RETRY_TODO}") from error
     except auth.GoogleAuthError as error:
         if getattr(error, "retryable", False):
-            raise TryAgain(f"{what}: no token ({first_line(error)})\n  to do: {_SAME_AGAIN}") from error
-        raise _no_credentials(what, error) from None
+            raise TryAgain(f"{action}: no token ({first_line(error)})\n  to do: {_RETRY_TODO}") from error
+        raise _no_credentials(action, error) from None
     except api.GoogleAPICallError as error:
-        raise to_error(what, error) from error
+        raise to_error(action, error) from error
 
 
-def to_error(what: str, error: Any) -> ShardlineError:
-    """Return our error for one of google.api_core: by the cause that its text names, else by its status."""
+def to_error(action: str, error: Any) -> ShardlineError:
+    """Convert a google.api_core error, by the known cause that its message matches, else by its status."""
     from google.api_core import exceptions as api
 
     text = first_line(error)
     if isinstance(error, api.Unauthorized):
-        return _no_credentials(what, error)
-    if (found := find_cause([text, _status_name(error)])) is not None:
-        # What is refused before it begins (FAILED_PRECONDITION, INVALID_ARGUMENT) does not pass by itself.
-        if found.exit_code == EXIT_TRY_AGAIN and not isinstance(error, api.BadRequest):
-            return TryAgain(f"{what}: {found.cause} ({text})\n  to do: {found.todo}")
+        return _no_credentials(action, error)
+    if (cause := find_cause([text, _status_name(error)])) is not None:
+        # Retries do not help after FAILED_PRECONDITION or INVALID_ARGUMENT.
+        if cause.exit_code == EXIT_TRY_AGAIN and not isinstance(error, api.BadRequest):
+            return TryAgain(f"{action}: {cause.cause} ({text})\n  to do: {cause.todo}")
         return ConfigError(
-            f"{what}: {found.cause} ({text})", allowed="a project with quota, roles and APIs", todo=found.todo
+            f"{action}: {cause.cause} ({text})", allowed="a project with quota, roles and APIs", todo=cause.todo
         )
     if isinstance(error, api.ServerError):
-        return TryAgain(f"{what}: no answer ({text})\n  to do: {_SAME_AGAIN}")
+        return TryAgain(f"{action}: no answer ({text})\n  to do: {_RETRY_TODO}")
     if isinstance(error, api.ClientError):
         return ConfigError(
-            f"{what}: refused ({text}){_fields(error)}",
-            allowed="what the service takes; `shardline plan CONFIG` knows most of its rules",
-            todo="correct the name or the field that the answer speaks of; deploy/terraform/project makes what a "
-            "project needs",
+            f"{action}: refused ({text}){_fields(error)}",
+            allowed="a valid request; `shardline plan CONFIG` checks most of the service's rules",
+            todo="correct the name or the field in the message; deploy/terraform/project sets up a project",
         )
-    return ShardlineError(f"{what}: {type(error).__name__}: {text}")
+    return ShardlineError(f"{action}: {type(error).__name__}: {text}")
 
 
-def _no_credentials(what: str, error: BaseException) -> ConfigError:
+def _no_credentials(action: str, error: BaseException) -> ConfigError:
     return ConfigError(
-        f"{what}: no valid credentials ({first_line(error)})",
+        f"{action}: no valid credentials ({first_line(error)})",
         allowed="application default credentials",
         todo=_LOG_IN,
     )
 
 
 def _status_name(error: Any) -> str:
-    """Return the name of an answer's status: PERMISSION_DENIED of 403, RESOURCE_EXHAUSTED of 429, else nothing."""
     return {403: "PERMISSION_DENIED", 429: "RESOURCE_EXHAUSTED"}.get(int(error.code or 0), "")
 
 
 def _fields(error: Any) -> str:
-    """Return the paths of the fields that the service complains about (google.rpc.BadRequest), in words."""
+    """Return the paths of the invalid fields (google.rpc.BadRequest) as the end of a message."""
     paths: list[str] = []
     for detail in getattr(error, "details", None) or []:
         violations = detail.get("fieldViolations", []) if isinstance(detail, dict) else detail.field_violations
-        paths += [one.get("field", "") if isinstance(one, dict) else one.field for one in violations]
-    named = ", ".join(dict.fromkeys(path for path in paths if path))
-    return f" because of {named}" if named else ""
+        paths += [item.get("field", "") if isinstance(item, dict) else item.field for item in violations]
+    joined = ", ".join(dict.fromkeys(path for path in paths if path))
+    return f" because of {joined}" if joined else ""

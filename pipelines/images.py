@@ -1,7 +1,7 @@
-"""Container images: `shardline images build` by Cloud Build, the record of their digests, and what a submission pins.
+"""Container images: build by Cloud Build (`shardline images build`), record of digests, choice for a submission.
 
-The record, images-PROJECT.json in the current folder, names the images of the last build and what they hold. An image
-that the configuration names (`cloud.images.cpu`, `cloud.images.gpu`) is taken as it is.
+The record, images-PROJECT.json in the current folder, has the images of the last build and their contents. Images set
+in the configuration (`cloud.images.cpu`, `cloud.images.gpu`) are used unchecked.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pipelines.google import CALL_TIMEOUT_S, explained
 
 ROLES: tuple[Literal["cpu", "gpu"], ...] = ("cpu", "gpu")
 PACKAGES = ("contracts", "records", "sharding", "trainer", "inspection", "components")
-"""What the images hold of this project."""
-# What the Dockerfiles copy, and they themselves. Beside an installed wheel all but the packages lies in IMAGE_FILES.
+"""Packages of this project in the images."""
+# Build context: the Dockerfiles and their inputs. In an installed wheel all but the packages is in IMAGE_FILES.
 CONTEXT = ("pyproject.toml", "constraints", "deploy/docker", *PACKAGES)
 IMAGE_FILES = "pipelines/image_files"
-# Of own code (code.requirements): the gpu image installs what it names; in the checkout it names nothing.
+# The gpu image installs these requirements: code.requirements; empty in the checkout.
 _REQUIREMENTS_FILE = "deploy/docker/own-requirements.txt"
 
 Cuda = Literal["cu126", "cu130"]
@@ -54,7 +54,7 @@ _Reference = Annotated[PinnedImage, Field(min_length=1)]
 
 
 class ImageRecord(BaseModel):
-    """The images of a build, and what they hold."""
+    """Images of a build and their contents."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -74,23 +74,23 @@ class ImageRecord(BaseModel):
 
 
 def record_path(config: RunConfig) -> Path:
-    """Return where the record lies: each project of a folder has one of its own."""
+    """Return the path of the record: one per project, in the current folder."""
     return Path(f"images-{config.cloud.project}.json" if config.cloud.project else "images.json")
 
 
 def find_images(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """Return the configuration with both images, and a line per image that has to be built before a submission.
+    """Return the configuration with both images, and one message per image that must be built before a submission.
 
-    For such an image the configuration has a placeholder, which counts as unset.
+    Missing images are replaced by placeholders, which count as unset.
 
     Args:
         config: The resolved configuration.
 
     Raises:
-        ConfigError: The record is damaged, or code.requirements is no file.
+        ConfigError: The record is damaged, or code.requirements is not a file.
     """
-    named = {role: getattr(config.cloud.images, role) for role in ROLES}
-    unset = [role for role in ROLES if not named[role] or named[role].startswith(_NOT_BUILT)]
+    configured = {role: getattr(config.cloud.images, role) for role in ROLES}
+    unset = [role for role in ROLES if not configured[role] or configured[role].startswith(_NOT_BUILT)]
     record, path = _read_record(config) if unset else None, record_path(config)
     images: dict[str, str] = {}
     missing = []
@@ -118,32 +118,32 @@ def require_images(config: RunConfig) -> RunConfig:
 
 
 def find_stale(config: RunConfig) -> str:
-    """Return a warning that recorded images are of other sources than this program; empty: there is none."""
+    """Return a warning if the recorded images were built from other sources than this program; else empty."""
     is_used = not all(getattr(config.cloud.images, role) for role in ROLES)
     record = _read_record(config) if is_used else None
     if record is None or record.sources_sha256 == hash_sources():
         return ""
-    return f"the images in {record_path(config)} are of other sources than this program; {_BUILD} for images of it"
+    return f"the images in {record_path(config)} are of other sources than this program; {_BUILD} to rebuild them"
 
 
 def build_images(
-    config: RunConfig, say: Callable[[str], None], *, region: str = "", cuda: Cuda | None = None, tensorrt: str = ""
+    config: RunConfig, notify: Callable[[str], None], *, region: str = "", cuda: Cuda | None = None, tensorrt: str = ""
 ) -> ImageRecord:
     """Build and push both images by Cloud Build, and write the record of their digests.
 
-    Where a killed command has left the same build at work, that one is followed to its end.
+    If the same build already runs, after a killed command, it waits for that one.
 
     Args:
         config: The resolved configuration.
-        say: Told of the progress.
+        notify: Receives progress messages.
         region: Region of the build; empty: cloud.region.
         cuda: CUDA of torch; None: what the GPUs of the configuration need.
         tensorrt: Version of TensorRT, or `none`; empty: that of the newest known Triton, where the machine that exports
             has a GPU.
 
     Raises:
-        ConfigError: It cannot work so: no repository, bucket or permission, or the build has failed.
-        TryAgain: A quota, no answer, or the service has ended the build.
+        ConfigError: No repository, bucket or permission, or the build failed.
+        TryAgain: A quota, no answer, or the service ended the build.
     """
     images, project = config.cloud.images, config.cloud.project
     if (place := _REPOSITORY.fullmatch(images.repository)) is None:
@@ -163,7 +163,7 @@ def build_images(
     registry = "https://artifactregistry.googleapis.com/v1"
     call("GET", f"{registry}/projects/{place[2]}/locations/{place[1]}/repositories/{place[3]}")
     source = storage.join(storage.normalise(config.run.root), config.run.name, "images", f"{key}.tar.gz")
-    # What is there already is of the same files: their hash is in the key.
+    # An existing archive has the same content: its name is the content's hash.
     with contextlib.suppress(storage.AlreadyPublished):
         storage.publish(source, _pack(_read_requirements(config)))
     bucket, _, name = source.removeprefix("gs://").partition("/")
@@ -181,7 +181,7 @@ def build_images(
     }
     if images.build_account:
         body["serviceAccount"] = f"projects/{project}/serviceAccounts/{images.build_account}"
-    digests = _build(call, f"projects/{project}/locations/{region or config.cloud.region}", body, say)
+    digests = _build(call, f"projects/{project}/locations/{region or config.cloud.region}", body, notify)
     built = {role: f"{images.repository}/{role}@{digests[f'{images.repository}/{role}:{key[:12]}']}" for role in ROLES}
     record = ImageRecord.model_validate({**built, **contents})
     storage.replace(storage.normalise(record_path(config)), (record.model_dump_json(indent=1) + "\n").encode())
@@ -189,8 +189,8 @@ def build_images(
 
 
 def _choose_contents(config: RunConfig, cuda: Cuda | None, tensorrt: str) -> dict[str, Any]:
-    """Return what a build is to be of, as the record says it."""
-    fitting = [each for each in _CAPABILITIES if not _find_gpu_without_code(config, each)]
+    """Return the contents of a build, as fields of ImageRecord."""
+    fitting = [version for version in _CAPABILITIES if not _find_gpu_without_code(config, version)]
     chosen = cuda or (*fitting, "cu126")[0]
     if lack := _find_gpu_without_code(config, chosen):
         raise ConfigError(
@@ -211,7 +211,7 @@ _Call = Callable[..., dict[str, Any]]
 
 
 def _open_session() -> _Call:
-    """Return a call of Google's REST APIs: (method, URL, requests' arguments) -> the answer."""
+    """Return a function that calls Google's REST APIs: (method, URL, requests' arguments) -> JSON."""
     with explained("Cloud Build"):
         import google.auth
         from google.auth.transport.requests import AuthorizedSession
@@ -220,9 +220,9 @@ def _open_session() -> _Call:
 
         credentials, _ = google.auth.default(scopes=[_SCOPE])
         session: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
-    again = Retry(3, backoff_factor=1, status_forcelist=(500, 502, 503, 504), allowed_methods=["GET"])
-    again.raise_on_status = False
-    session.mount("https://", HTTPAdapter(max_retries=again))
+    retries = Retry(3, backoff_factor=1, status_forcelist=(500, 502, 503, 504), allowed_methods=["GET"])
+    retries.raise_on_status = False
+    session.mount("https://", HTTPAdapter(max_retries=retries))
 
     def call(method: str, url: str, **arguments: Any) -> dict[str, Any]:
         with explained(f"{method} {url.partition('?')[0]}"):
@@ -233,14 +233,14 @@ def _open_session() -> _Call:
     return call
 
 
-def _build(call: _Call, parent: str, body: dict[str, Any], say: Callable[[str], None]) -> dict[str, str]:
-    """Begin a build, or find it at work, and follow it; return the digests of its images by name and tag.
+def _build(call: _Call, parent: str, body: dict[str, Any], notify: Callable[[str], None]) -> dict[str, str]:
+    """Start a build, or find the running one, and wait for it; return the digests of its images by name and tag.
 
     https://docs.cloud.google.com/build/docs/api/reference/rest/v1/projects.locations.builds
     """
     api = "https://cloudbuild.googleapis.com/v1"
-    same = call("GET", f"{api}/{parent}/builds", params={"filter": f'tags="{body["tags"][0]}"'}).get("builds", [])
-    build = next((each for each in same if each["status"] in _AT_WORK), None)
+    builds = call("GET", f"{api}/{parent}/builds", params={"filter": f'tags="{body["tags"][0]}"'}).get("builds", [])
+    build = next((entry for entry in builds if entry["status"] in _AT_WORK), None)
     try:
         build = build or call("POST", f"{api}/{parent}/builds", json=body)["metadata"]["build"]
     except ConfigError as error:
@@ -248,31 +248,31 @@ def _build(call: _Call, parent: str, body: dict[str, Any], say: Callable[[str], 
             raise
         todo = "give --region, e.g. us-central1 or europe-west1: https://docs.cloud.google.com/build/docs/locations"
         raise ConfigError(error.given, allowed="a region in which the project may build", todo=todo) from None
-    log, told = build.get("logUrl", build["name"]), ""
-    say(f"Cloud Build: {log}")
+    log, reported_steps = build.get("logUrl", build["name"]), ""
+    notify(f"Cloud Build: {log}")
     while build["status"] in _AT_WORK:
         time.sleep(_POLL_S)
         build = call("GET", f"{api}/{build['name']}")
         steps = ", ".join(f"{step['id']} {step['status'].lower()}" for step in build["steps"] if "status" in step)
-        if steps != told:
-            say(steps)
-            told = steps
+        if steps != reported_steps:
+            notify(steps)
+            reported_steps = steps
     if build["status"] == "SUCCESS":
         return {image["name"]: image["digest"] for image in build["results"]["images"]}
-    why = build.get("statusDetail") or build.get("failureInfo", {}).get("detail", "")
-    given = f"the build ended: {build['status'].lower()}: {why}; its log: {log}"
-    if build["status"] != "FAILURE" or "quota" in why:
-        raise TryAgain(f"{given}\n  to do: run the same command again")
-    raise ConfigError(given, allowed="a build that succeeds", todo="read the log; docs/images.md names the roles")
+    detail = build.get("statusDetail") or build.get("failureInfo", {}).get("detail", "")
+    message = f"the build ended: {build['status'].lower()}: {detail}; its log: {log}"
+    if build["status"] != "FAILURE" or "quota" in detail:
+        raise TryAgain(f"{message}\n  to do: run the same command again")
+    raise ConfigError(message, allowed="a build that succeeds", todo="read the log; docs/images.md names the roles")
 
 
 def list_sources() -> dict[str, Path]:
-    """Return the files that images are built of, by their path in the build.
+    """Return the files of the build context, by their path in it.
 
     Raises:
-        ConfigError: Not all of them are there.
+        ConfigError: Some of them are missing.
     """
-    root, found = Path(__file__).resolve().parents[1], {}
+    root, sources = Path(__file__).resolve().parents[1], {}
     shipped = root / IMAGE_FILES
     for name in CONTEXT:
         base = shipped if shipped.is_dir() and name not in PACKAGES else root
@@ -280,16 +280,16 @@ def list_sources() -> dict[str, Path]:
         files = [path for path in paths if path.is_file() and path.suffix != ".pyc"]
         if not files:
             raise ConfigError(
-                f"{base} holds not all that images are built of: {name} is not there",
+                f"{base} has no {name}, which the images are built from",
                 allowed="a checkout installed with pip's --editable, or a wheel of `make dist`",
-                todo="run this in a checkout of the version that you use, or install its wheel",
+                todo="run this in a checkout of your version, or install its wheel",
             )
-        found.update({path.relative_to(base).as_posix(): path for path in files})
-    return found
+        sources.update({path.relative_to(base).as_posix(): path for path in files})
+    return sources
 
 
 def hash_sources() -> str:
-    """Return the sha256 over paths and contents of what images are built of."""
+    """Return the sha256 over paths and contents of the build context."""
     digest = hashlib.sha256()
     for name, path in sorted(list_sources().items()):
         digest.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n".encode())
@@ -297,7 +297,7 @@ def hash_sources() -> str:
 
 
 def _pack(requirements: bytes) -> bytes:
-    """Return the sources as a .tar.gz, with the requirements of own code among them."""
+    """Return the sources and the user's requirements as a .tar.gz."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as archive:
         for name, path in list_sources().items():
@@ -309,7 +309,6 @@ def _pack(requirements: bytes) -> bytes:
 
 
 def _read_record(config: RunConfig) -> ImageRecord | None:
-    """Return the record; None: there is none."""
     path = record_path(config)
     try:
         return ImageRecord.model_validate_json(path.read_bytes())
@@ -317,24 +316,23 @@ def _read_record(config: RunConfig) -> ImageRecord | None:
         return None
     except ValidationError as error:
         raise ConfigError(
-            f"{path} is no record of images: {error.errors(include_url=False)[0]['msg']}",
-            allowed="what `shardline images build` writes",
+            f"{path} is not a record of images: {error.errors(include_url=False)[0]['msg']}",
+            allowed="the file that `shardline images build` writes",
             todo=f"{_BUILD}, or set cloud.images.cpu and cloud.images.gpu",
         ) from None
 
 
 def _read_requirements(config: RunConfig) -> bytes:
-    """Return the content of code.requirements; empty: it is not set."""
     path = config.code.requirements
     if path and not Path(path).is_file():
         raise ConfigError(
-            f"code.requirements {path} is no file", allowed="a requirements file of pip", todo="correct the path"
+            f"code.requirements {path} is not a file", allowed="a requirements file of pip", todo="correct the path"
         )
     return Path(path).read_bytes() if path else b""
 
 
 def _find_lack(config: RunConfig, record: ImageRecord) -> str:
-    """Return what the recorded gpu image lacks that the configuration needs; empty: nothing."""
+    """Return why the recorded gpu image does not fit the configuration; empty: it fits."""
     requirements, runtime = _read_requirements(config), config.export.runtime
     if requirements and record.requirements_sha256 != hashlib.sha256(requirements).hexdigest():
         lack = f"was built with another code.requirements than {config.code.requirements}"
@@ -348,7 +346,7 @@ def _find_lack(config: RunConfig, record: ImageRecord) -> str:
 
 
 def _find_gpu_without_code(config: RunConfig, cuda: Cuda) -> str:
-    """Return that a CUDA has no code for a GPU of the configuration; empty: it has, or a rule refuses the machine."""
+    """Return an error if a CUDA version does not support a GPU of the configuration; empty for unknown machines."""
     for section in (config.resources.machine, serving_section(config)):
         with contextlib.suppress(ConfigError):
             machine = find_machine(section)

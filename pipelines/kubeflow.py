@@ -3,9 +3,9 @@
     list-source -> shard -> profile -> train -> export; record, whatever happened
 
 Each stage is one pod. There are no artifacts: KFP's launcher (launcher_v2.go) fails a task whose artifact is outside of
-the pipeline's root, which the installation sets, and downloads each input artifact into the pod. Folders of stages go
-from task to task as text. KFP's cache is off: each stage finds what is finished in its content-named folder. Nothing
-here ran on a real installation.
+the pipeline root, which the installation sets, and downloads each input artifact into the pod. Tasks pass the folders
+of stages as text. KFP's cache is off: each stage finds finished work in its content-named folder. Not verified on a
+real installation.
 """
 
 # No `from __future__ import annotations` here: kfp reads the types of parameters from the functions.
@@ -30,7 +30,7 @@ _BACKOFF_S = 30
 
 
 def compile_kubeflow(config: RunConfig) -> bytes:
-    """Compile the line to YAML: the pipeline, and what Kubernetes alone knows as a second document.
+    """Compile the line to YAML: the pipeline, and its Kubernetes settings as a second document.
 
     Args:
         config: The resolved configuration, with absolute paths and both images (pipelines/images.py).
@@ -57,7 +57,7 @@ def compile_kubeflow(config: RunConfig) -> bytes:
             allowed="both installed",
             todo="run `pip install kfp-kubernetes==2.17.0`",
         )
-    # Their inputs are known once they run; any folder of a bucket stands for them.
+    # Input URIs are only known at run time; any bucket folder passes the checks.
     jobs = {name: StageJob(config, name, dict.fromkeys(INPUTS[name].values(), config.run.root)) for name in stages}
     parameters = {name: text for name, text in stage_parameters(config).items() if name != "register_config"}
     with tempfile.TemporaryDirectory(prefix="shardline-") as folder:
@@ -67,15 +67,10 @@ def compile_kubeflow(config: RunConfig) -> bytes:
 
 
 def _make_pipeline(config: RunConfig, jobs: dict[str, StageJob]) -> Callable[..., Any]:
-    """Return the pipeline of a configuration.
-
-    Args:
-        config: The resolved configuration.
-        jobs: The stages that it runs, with what their pods ask for.
-    """
+    """Return the pipeline function of a configuration; `jobs` has the pods of its stages."""
     cpu, gpu = config.cloud.images.cpu, config.cloud.images.gpu
     stages = {name: with_image(_stage_component(name), cpu if name == "shard" else gpu) for name in jobs}
-    begins, ends = with_image(_list_source, cpu), with_image(_record, cpu)
+    list_task, record_component = with_image(_list_source, cpu), with_image(_record, cpu)
     limit_s = int(config.resources.timeout_hours * 3600)
 
     @dsl.pipeline(name=config.run.name, description="Raw data to a TensorRT engine with a proof of parity.")
@@ -84,9 +79,9 @@ def _make_pipeline(config: RunConfig, jobs: dict[str, StageJob]) -> Callable[...
     ) -> None:
         configs = {"shard": shard_config, "profile": profile_config, "train": train_config, "export": export_config}
         run = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-        last = _with_rules(ends(config=run_config, run=run), limit_s)
-        with dsl.ExitHandler(last, name="line"):
-            listed = begins(
+        record_task = _with_rules(record_component(config=run_config, run=run), limit_s)
+        with dsl.ExitHandler(record_task, name="line"):
+            listed = list_task(
                 config=run_config,
                 run=run,
                 created_at=dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER,
@@ -95,7 +90,9 @@ def _make_pipeline(config: RunConfig, jobs: dict[str, StageJob]) -> Callable[...
             _with_rules(listed, limit_s)
             folders: dict[str, Any] = dict.fromkeys(_INPUTS, "")
             for name, component in stages.items():
-                inputs = {given: folders[given] if given in INPUTS[name] else "" for given in _INPUTS}
+                inputs = {
+                    input_name: folders[input_name] if input_name in INPUTS[name] else "" for input_name in _INPUTS
+                }
                 task = component(config=configs[name], run=run, listing=listed.output, **inputs)
                 _place(_with_rules(task, limit_s), jobs[name])
                 folders[OUTPUTS[name]] = task.output
@@ -104,10 +101,10 @@ def _make_pipeline(config: RunConfig, jobs: dict[str, StageJob]) -> Callable[...
 
 
 def _with_rules(task: dsl.PipelineTask, limit_s: int) -> dsl.PipelineTask:
-    """Let a task's pod be started again, each time for `limit_s` seconds at most, and never be taken from the cache."""
+    """Set retries, a time-out of `limit_s` seconds per attempt, and no caching."""
     from kfp import kubernetes
 
-    # Argo counts the time of all starts from the first one on, and would allow an hour.
+    # Argo limits the total time of all attempts, to one hour by default.
     longest = f"{(RETRIES + 1) * (limit_s + _BACKOFF_S)}s"
     task.set_retry(RETRIES, backoff_duration=f"{_BACKOFF_S}s", backoff_factor=1.0, backoff_max_duration=longest)
     task.set_caching_options(False)
@@ -116,7 +113,7 @@ def _with_rules(task: dsl.PipelineTask, limit_s: int) -> dsl.PipelineTask:
 
 
 def _place(task: dsl.PipelineTask, job: StageJob) -> None:
-    """Let a task run where the stage's job would."""
+    """Copy node selector, tolerations, resources and variables of a stage's job to a task."""
     from kfp import kubernetes
 
     pod = job.pod()
@@ -137,7 +134,7 @@ def _place(task: dsl.PipelineTask, job: StageJob) -> None:
 
 
 def _stage_component(name: str) -> Any:
-    """Return the component of a stage. Its inputs are texts, which are empty where a stage has no such input."""
+    """Return the component of a stage. Inputs are text; empty for those that the stage does not have."""
 
     def component(
         config: str,

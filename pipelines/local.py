@@ -1,15 +1,15 @@
-"""Stages in the foreground of this machine: the whole line (`shardline run`), or one of them.
+"""Runs stages on this machine, in the foreground: the whole line (`shardline run`) or a single stage.
 
-A stage is a command (components/launch.py) in a process group of its own. Its events are followed and drawn while it
-works. Ctrl-C, SIGTERM and SIGHUP end it; a training saves first, unless a second signal comes. Each stage ends with
-this process, also where that is killed: the same command goes on.
+A stage is a command (components/launch.py) in its own process group; its events are displayed while it runs. Ctrl-C,
+SIGTERM and SIGHUP end it; a training saves a checkpoint first, unless a second signal arrives. If this process is
+killed, the stage ends too, and the same command resumes the run.
 
     RUN.ROOT/RUN.NAME/                     the line
-        run.json                           a copy of the newest run's
-        runs/ID/run-start.json             first, create-only: the configuration
-        runs/ID/run.json                   last: what happened
+        run.json                           copy of the newest run's record
+        runs/ID/run-start.json             configuration; written first, create-only
+        runs/ID/run.json                   record; written last
         production.json                    the export in production (components/gate.py)
-        code/HASH.tar.gz                   own code: what the stages import
+        code/HASH.tar.gz                   the user's code, which the stages import
         STAGE/FINGERPRINT/                 outputs, shared by all runs of the line
         STAGE/attempts/ID/                 events.jsonl, log.txt and error.json of the run's attempt
 """
@@ -55,21 +55,19 @@ from contracts.previous import RUN_NAME, describe_previous
 from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
 from inspection.stages import StageTrace, read_warnings
-from pipelines.checks import check_here
+from pipelines.checks import check_local
 from pipelines.place import line_uri, stage_root
 from pipelines.progress import Bars, PlainLines, make_view
 from pipelines.rules import check_cost_cap, check_line
 
-# Short enough to look alive, long enough to cost nothing.
 _POLL_S = 0.1
-# Time that a cancelled stage has to end by itself. Nothing is lost without it: results are committed by manifests, and
-# a training has saved before.
+# Time for a cancelled stage to exit. Results are already committed by manifests, and a training has saved.
 _GRACE_S = 3.0
-# The stage that saves when it is told to stop, and what its processes take to end behind resources.stop_budget_s.
+# The stage that saves on SIGTERM, and the time for its processes to exit after resources.stop_budget_s.
 _SAVING_STAGE = "train"
 _SAVING_SLACK_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Training cuts the batch by itself when nothing was measured.
+# Without a profile, training splits the batch by a default.
 _OPTIONAL = ("profile",)
 INPUTS: dict[str, dict[str, str]] = {
     "shard": {},
@@ -106,7 +104,7 @@ class StageOutput:
     uri: str
     """Folder of the finished document."""
     reused: bool
-    """It was finished before: nothing was done."""
+    """The output existed already; the stage did nothing."""
     attempt: str
     """URI of the folder of this attempt's events and log."""
 
@@ -128,12 +126,12 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
     require_comparable(config, line)
     code = pin_code(config, line)
     if fresh or not _has_succeeded(code.config, line):
-        # With the user's folder: the archive is not published yet.
-        check_here(config, say)
+        # Checks the user's folder, since the archive is not published yet.
+        check_local(config, print_status)
     config = code.config
     with _writable(f"run.root = {config.run.root!r}: ", line):
         require_room(line)
-        # For its life: who looks at the run sees by it whether it goes on or was killed.
+        # Held until the end: `shardline runs` tells a running run from a killed one by it.
         lock = Lock(run_uri(line, run_id))
         _open_run(config, line, run_id, started_at_s)
         publish_code(code)
@@ -159,21 +157,21 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
             except ShardlineError as failure:
                 error = ErrorDocument.of(failure)
     record = _close_run(config, line, run_id, list(traces.values()), error, started_at_s, decision)
-    # Not where there is no record: then the kernel drops it, and what is left of it says that nobody works any more.
+    # Not in a `finally`: an abandoned lock file without a record marks a killed run.
     lock.release()
     return LineRun(line, record, error)
 
 
 def run_stage_alone(
-    stage: str, config: RunConfig, *, to: str | None, given: Mapping[str, str | None], fresh: bool
+    stage: str, config: RunConfig, *, to: str | None, input_uris: Mapping[str, str | None], fresh: bool
 ) -> StageOutput:
-    """Run one stage to its end, on the outputs of the ones before.
+    """Run one stage on the outputs of earlier stages.
 
     Args:
         stage: Its name.
         config: The resolved configuration, with absolute paths.
         to: Path or URI of the folder to write; None: the line's own folder.
-        given: Paths or URIs of inputs, by name; None: the line's own.
+        input_uris: Paths or URIs of inputs, by name; None: the line's own.
         fresh: Delete the stage's own output for this configuration first.
 
     Raises:
@@ -183,10 +181,10 @@ def run_stage_alone(
     if stage == "train":
         check_cost_cap(config)
     if "code" in STAGE_KEYS[stage]:
-        # For what it refuses and warns of; the stage does it again, and makes the copy.
+        # For its errors and warnings only: the stage repeats it and copies the code.
         for warning in pin_code(config, line_uri(config)).warnings:
-            say(f"{stage}: warning: {warning}")
-    inputs = locate_inputs(stage, config, given)
+            print_status(f"{stage}: warning: {warning}")
+    inputs = locate_inputs(stage, config, input_uris)
     place = {"output": storage.normalise(to)} if to is not None else {"root": stage_root(config, stage)}
     root = place["root"] if to is None else place["output"].rpartition("/")[0]
     if stage == "shard":
@@ -196,57 +194,57 @@ def run_stage_alone(
     with _writable("", root):
         require_room(root)
         if to is not None:
-            # Another's folder is refused before an attempt is written beside it.
+            # Refuses a foreign folder before an attempt is written beside it.
             mark_folder(place["output"], stage)
         trace.folder.mkdir(parents=True, exist_ok=True)
     options = {**place, **inputs, "attempt": attempt, "events": str(trace.folder)}
     command = stage_command(stage, config, options, flags=["fresh"] if fresh else [])
     with _caught_signals() as received, make_view([stage]) as view:
         uri = _run_command(command, trace, received, view, config.resources.stop_budget_s)
-    # The shard stage has said its own.
+    # The shard stage prints its own warnings.
     for warning in read_warnings(inputs["shards"]) if stage != "shard" else []:
-        say(f"{stage}: warning: {warning}")
+        print_status(f"{stage}: warning: {warning}")
     return StageOutput(uri, trace.reused, storage.normalise(trace.folder))
 
 
-def locate_inputs(stage: str, config: RunConfig, given: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the URI of each input of a stage: what was given, else the line's own.
+def locate_inputs(stage: str, config: RunConfig, input_uris: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the URI of each input of a stage: from `input_uris`, else the line's own.
 
-    The line's own is the finished output of this configuration's earlier stage; that stage's command finds it
-    (`--locate`), since only a stage knows what its fingerprint holds.
+    The line's own is the finished output of the earlier stage for this configuration. That stage's command finds it
+    (`--locate`), since only the stage can compute its fingerprint.
 
     Raises:
         StageFailed: An earlier stage has not run; the error says which.
     """
     inputs: dict[str, str] = {}
     for name, maker in INPUTS[stage].items():
-        if (value := given.get(name)) is not None:
+        if (value := input_uris.get(name)) is not None:
             inputs[name] = storage.normalise(value)
             continue
         # Shards, which the others are made from, come first.
-        known = {need: inputs[need] for need in INPUTS[maker] if need in inputs}
-        command = stage_command(maker, config, {"root": stage_root(config, maker), **known}, flags=["locate"])
+        options = {need: inputs[need] for need in INPUTS[maker] if need in inputs}
+        command = stage_command(maker, config, {"root": stage_root(config, maker), **options}, flags=["locate"])
         try:
-            inputs[name] = last_line(_ask(maker, command))
+            inputs[name] = last_line(_query_stage(maker, command))
         except StageFailed as failure:
             if name not in _OPTIONAL or failure.exit_code != EXIT_USER_ERROR:
                 raise
-            say(f"{stage}: goes on without a {name}: {str(failure).splitlines()[0]}")
+            print_status(f"{stage}: continues without a {name}: {str(failure).splitlines()[0]}")
     return inputs
 
 
 def describe_shards(config: RunConfig) -> str:
-    """Return in words what the shard stage would write.
+    """Return a description of the shards that the shard stage would write.
 
     Raises:
         StageFailed: The source cannot be used.
     """
     command = stage_command("shard", config, {"root": stage_root(config, "shard")}, flags=["dry-run"])
-    return _ask("shard", command).decode().rstrip()
+    return _query_stage("shard", command).decode().rstrip()
 
 
-def say(text: str) -> None:
-    """Print a line on stderr, at once."""
+def print_status(text: str) -> None:
+    """Print a line to stderr and flush."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -268,16 +266,16 @@ def _require_source(config: RunConfig) -> None:
 
 
 def _decide(config: RunConfig, line: str, run_id: str, uris: Mapping[str, str], received: list[int]) -> Decision:
-    """Decide whether the export goes into production, and say what needs a user.
+    """Decide whether the export goes into production; print a decision that needs the user.
 
     Raises:
-        ShardlineError: The comparison came to no end, or a signal to this process ended it.
+        ShardlineError: The comparison failed, or a signal ended it.
     """
     from pipelines.promote import decide_here
 
     def run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
-        say("gate: compares the export with the one in production")
-        # Files, not pipes: nothing here reads while the process works.
+        print_status("gate: compares the export with the one in production")
+        # Files, not pipes: nothing reads while the process runs.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             environment = stage_environment()
             process = subprocess.Popen(
@@ -296,12 +294,12 @@ def _decide(config: RunConfig, line: str, run_id: str, uris: Mapping[str, str], 
     decision = decide_here(config, line, run_id, export=uris["export"], shards=uris["shard"], run=run)
     if decision["verdict"] in ("kept out", "not compared"):
         reason = decision["reason"].replace("promote RUN", f"promote {storage.display(run_uri(line, run_id))}")
-        say(f"gate: {decision['verdict']}, {storage.display(line)}/{PRODUCTION_NAME} is unchanged: {reason}")
+        print_status(f"gate: {decision['verdict']}, {storage.display(line)}/{PRODUCTION_NAME} is unchanged: {reason}")
     return decision
 
 
 def _has_succeeded(config: RunConfig, line: str) -> bool:
-    """Whether the line's newest run was of this very configuration, and succeeded: its stages are reused."""
+    """Return whether the line's newest run had this configuration and succeeded: its stages are reused."""
     try:
         newest = RunRecord.parse(storage.read_bytes(storage.join(line, RUN_NAME)), where=line)
     except (FileNotFoundError, NotADirectoryError, DataError):
@@ -317,7 +315,7 @@ def _open_run(config: RunConfig, line: str, run_id: str, started_at_s: float) ->
 
 
 def _import_closing() -> None:
-    """Import the modules that the end of a run needs, while its first stage works: a quarter of a second."""
+    """Import the modules for the end of a run in the background; saves 0.25 s."""
     for name in ("inspection.read", "inspection.record", "inspection.terminal"):
         importlib.import_module(name)
 
@@ -331,7 +329,6 @@ def _close_run(
     started_at_s: float,
     decision: Decision | None,
 ) -> RunRecord:
-    """Write the run's record and report."""
     from inspection.record import close_run, make_record
     from inspection.training import read_goodput
 
@@ -356,14 +353,14 @@ def _utc(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def _writable(what: str, folder: str) -> Iterator[None]:
-    """Turn what a folder refuses into an error about the configuration."""
+def _writable(prefix: str, folder: str) -> Iterator[None]:
+    """Convert write errors of a folder to ConfigError."""
     try:
         yield
     except (OSError, StorageError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.given
         raise ConfigError(
-            f"{what}{storage.display(folder)} cannot be written ({reason})",
+            f"{prefix}{storage.display(folder)} cannot be written ({reason})",
             allowed="a folder that you may write, or one that can be made",
             todo="set run.root, or --to, to another folder, or correct its permissions",
         ) from None
@@ -372,14 +369,14 @@ def _writable(what: str, folder: str) -> Iterator[None]:
 def _run_command(
     command: list[str], trace: StageTrace, received: list[int], view: PlainLines | Bars, stop_budget_s: float
 ) -> str:
-    """Run a stage's command to its end, drawing its events; return the URI of the folder it finished.
+    """Run a stage's command and display its events; return the URI of its finished output.
 
     Args:
-        command: The command and its arguments; all that it prints is appended to the attempt's log.
-        trace: Takes in the events.
-        received: Signals to this process, filled while this function runs.
-        view: Draws the events.
-        stop_budget_s: Seconds within which a training that is told to stop has saved.
+        command: The command and its arguments; its output is appended to the attempt's log.
+        trace: Reads the events.
+        received: Signals to this process; appended by the signal handler.
+        view: Displays the events.
+        stop_budget_s: Seconds within which a training saves after SIGTERM.
 
     Raises:
         StageFailed: It failed, or a signal to this process ended it.
@@ -414,12 +411,12 @@ def _run_command(
     if received and not trace.finished:
         raise StageFailed(ErrorDocument.interrupted(signal.Signals(received[0])))
     if (error := trace.find_error()) is not None:
-        # Told to stop by a signal of its own: on this machine that is somebody who sits here.
+        # A signal sent directly to the stage also means that the user stopped it.
         trace.interrupted = trace.interrupted or error.kind in (INTERRUPTED, Preempted.__name__)
         raise StageFailed(error)
     if trace.uri is None:
         message = (
-            f"the stage ended with exit code {exit_code}, and left no events in {trace.folder}\n"
+            f"the stage ended with exit code {exit_code}, without events in {trace.folder}\n"
             "  to do: see whether that disk is full, and run the same command again"
         )
         raise StageFailed(ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message))
@@ -427,7 +424,7 @@ def _run_command(
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End every process of a process's group: a request first, then no choice; it has ended when this returns."""
+    """End a process group: SIGTERM, then SIGKILL after a grace period; returns when it has ended."""
     deadline = time.monotonic() + _GRACE_S
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
@@ -440,7 +437,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _is_running(process: subprocess.Popen[bytes]) -> bool:
-    """Wait a moment for the process; return whether it still runs."""
+    """Return whether the process runs, after waiting up to _POLL_S for its end."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_POLL_S)
     return process.returncode is None
@@ -453,35 +450,37 @@ def _draw(trace: StageTrace, view: PlainLines | Bars) -> None:
 
 @contextlib.contextmanager
 def _caught_signals() -> Iterator[list[int]]:
-    """Collect signals instead of dying of them."""
+    """Yield a list that collects the signals to this process; they do not end it."""
     received: list[int] = []
 
     def remember(number: int, frame: FrameType | None) -> None:
         received.append(number)
 
     # What was ignored from outside (nohup, a job in the background) stays ignored.
-    wanted = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, remember) for number in wanted}
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, remember) for number in handled}
     try:
         yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _ask(stage: str, command: list[str]) -> bytes:
-    """Run a stage's command that only answers, and return what it printed.
+def _query_stage(stage: str, command: list[str]) -> bytes:
+    """Run a stage's query command (--locate, --dry-run) and return its output.
 
     Raises:
-        StageFailed: It said no.
+        StageFailed: It ended with an error.
     """
     answer = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, env=stage_environment(), check=False
     )
     if answer.returncode == EXIT_OK:
         return answer.stdout
-    said = answer.stderr.decode(errors="replace").strip()
-    # A stage's last words are `NAME: error: MESSAGE`, over several lines; warnings of libraries may stand before.
-    message = said.rpartition(f"{stage}: error: ")[2] or f"the command of stage {stage} ended with {answer.returncode}"
+    output = answer.stderr.decode(errors="replace").strip()
+    # The output ends with `NAME: error: MESSAGE`, of several lines; warnings of libraries may precede it.
+    message = (
+        output.rpartition(f"{stage}: error: ")[2] or f"the command of stage {stage} ended with {answer.returncode}"
+    )
     code = max(answer.returncode, 0) or EXIT_FAULT
     raise StageFailed(ErrorDocument(kind="Answer", exit_code=code, message=message))

@@ -1,4 +1,4 @@
-"""`shardline logs`: what a run's tasks and jobs printed, from Cloud Logging, the oldest first."""
+"""`shardline logs`: logs of a run's tasks and jobs from Cloud Logging, the oldest first."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _AGE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-# Entries arrive in Cloud Logging some time after they were written, and not in order.
+# Entries arrive in Cloud Logging late and out of order.
 _LATE_S = 60.0
 
 
 def parse_since(text: str) -> datetime:
-    """Return the moment that a user means: an age (90s, 10m, 2h, 1d) or ISO 8601, UTC where it says no zone.
+    """Parse --since: an age (90s, 10m, 2h, 1d) or ISO 8601, UTC by default.
 
     Raises:
         ConfigError: It is neither.
@@ -59,10 +59,10 @@ def read_logs(
         job: The run; brought up to date.
         task: Only this task, e.g. train.
         machine: Only this machine of a CustomJob, e.g. workerpool1-0.
-        follow: Whether to go on until the run has ended.
-        tail: Of what is there, only so many entries, the newest; None: all.
-        since: Only what was printed then or later; None: all.
-        poll_s: Seconds between two looks.
+        follow: Whether to continue until the run has ended.
+        tail: Number of existing entries to yield, the newest; None: all.
+        since: Time of the oldest entry; None: all.
+        poll_s: Polling interval in seconds.
 
     Raises:
         ConfigError: The run has no such task.
@@ -70,8 +70,8 @@ def read_logs(
     """
     created = job.gca_resource.create_time
     since = max(since, created) if since else created
-    seen: set[str] = set()
-    last = not follow
+    seen_ids: set[str] = set()
+    is_last_read = not follow
     while True:
         refresh(job)
         ended = state_of(job) in ENDED
@@ -79,39 +79,39 @@ def read_logs(
         newest = since
         for entry in _read(job, _make_filter(sources, since, machine), tail) if sources else ():
             newest = max(newest, entry.timestamp)
-            if entry.insert_id not in seen:
-                seen.add(entry.insert_id)
-                yield _in_words(entry, sources)
-        # What is older than the last lines stays unsaid; what comes is told.
+            if entry.insert_id not in seen_ids:
+                seen_ids.add(entry.insert_id)
+                yield _format_entry(entry, sources)
+        # After --tail, only newer entries follow.
         since = newest if tail is not None else max(since, newest - timedelta(seconds=_LATE_S))
         tail = None
-        if last:
+        if is_last_read:
             return
-        # The last lines, which are the error, arrive after the end.
-        last = ended
+        # The last lines, often the error, arrive after the end.
+        is_last_read = ended
         time.sleep(3 * poll_s if ended else poll_s)
 
 
 def _find_sources(job: PipelineJob, task: str) -> dict[tuple[str, str], str]:
-    """Return whose entries are read: (type of resource, id of the job) to the name of the task.
+    """Return the log sources of a run: (resource type, job id) -> task name.
 
     Raises:
         ConfigError: The run has no such task.
     """
     tasks, jobs = read_tasks(job), find_jobs(job)
-    names = dict.fromkeys([*(each.name for each in tasks), *(each.task for each in jobs)])
+    names = dict.fromkeys([*(entry.name for entry in tasks), *(entry.task for entry in jobs)])
     if task and names and task not in names:
         raise ConfigError(f"run {job.name} has no task {task}", allowed=", ".join(names), todo="name one of them")
-    found = {("ml_job", name.rpartition("/")[2]): each.name for each in tasks for name in each.containers}
-    found |= {("ml_job" if each.kind == "CustomJob" else "dataflow_step", each.id): each.task for each in jobs}
-    found = {source: name for source, name in found.items() if task in ("", name)}
+    sources = {("ml_job", name.rpartition("/")[2]): entry.name for entry in tasks for name in entry.containers}
+    sources |= {("ml_job" if entry.kind == "CustomJob" else "dataflow_step", entry.id): entry.task for entry in jobs}
+    sources = {source: name for source, name in sources.items() if task in ("", name)}
     if not task:
-        found[("aiplatform.googleapis.com/PipelineJob", job.name)] = "run"
-    return found
+        sources[("aiplatform.googleapis.com/PipelineJob", job.name)] = "run"
+    return sources
 
 
 def _make_filter(sources: dict[tuple[str, str], str], since: datetime, machine: str) -> str:
-    """Return the query of Cloud Logging for these sources from a moment on."""
+    """Return the Cloud Logging filter for these sources."""
     by_type: dict[str, list[str]] = {}
     for kind, job_id in sources:
         by_type.setdefault(kind, []).append(f'"{job_id}"')
@@ -124,7 +124,7 @@ def _make_filter(sources: dict[tuple[str, str], str], since: datetime, machine: 
 
 
 def _read(job: PipelineJob, query: str, tail: int | None) -> Iterator[Any]:
-    """Yield entries, the oldest first; of so many newest ones alone, where a number is given."""
+    """Yield entries, the oldest first; only the `tail` newest if set."""
     from google.cloud import logging
 
     with explained("Cloud Logging"):
@@ -134,7 +134,7 @@ def _read(job: PipelineJob, query: str, tail: int | None) -> Iterator[Any]:
         yield from entries if tail is None else reversed(list(itertools.islice(entries, tail)))
 
 
-def _in_words(entry: Any, sources: dict[tuple[str, str], str]) -> str:
+def _format_entry(entry: Any, sources: dict[tuple[str, str], str]) -> str:
     labels = entry.resource.labels
     job_id = labels.get("job_id") or labels.get("pipeline_job_id", "")
     source = "/".join(filter(None, (sources.get((entry.resource.type, job_id), ""), labels.get("task_name"))))

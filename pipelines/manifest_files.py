@@ -1,4 +1,4 @@
-"""Files that a manifest (CSV, JSONL or Parquet) names: those of its rows that lie below its own folder."""
+"""Files listed by a manifest (CSV, JSONL or Parquet): those below the manifest's folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MOST_CELL_BYTES = 1 << 24
 
 
 def find_named_files(manifest: Path, section: ShardingSection) -> list[Path]:
-    """Return the files that a manifest names and that are there, relative to its folder and sorted.
+    """Return the existing files that a manifest lists, relative to its folder and sorted.
 
-    A path that leads out of the folder is left out, and so are rows that cannot be read: sharding names them.
+    Paths outside of the folder and unreadable rows are skipped: sharding reports them.
 
     Args:
         manifest: The local file.
@@ -33,7 +33,7 @@ def find_named_files(manifest: Path, section: ShardingSection) -> list[Path]:
         columns = [section.uri_column]
     folder_uri = f"{section.source.rpartition('/')[0]}/"
     names: set[str] = set()
-    # A manifest that cannot be read is named by sharding too.
+    # Sharding also reports a manifest that cannot be read.
     with contextlib.suppress(csv.Error, ValueError):
         for row in _read_rows(manifest, columns):
             for cell in filter(None, map(row.get, columns)):

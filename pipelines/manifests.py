@@ -1,10 +1,10 @@
-"""`shardline manifests`: one stage as YAML for kubectl, on Google Kubernetes Engine.
+"""`shardline manifests`: Kubernetes manifests of one stage, for Google Kubernetes Engine.
 
-    job         an Indexed Job of batch/v1, with a headless Service where several machines meet
+    job         an Indexed Job of batch/v1, with a headless Service for several machines
     trainjob    a TrainingRuntime and a TrainJob of Kubeflow Trainer v2 (profile and train)
 
-A pod that is taken away, and one that ends with 75, is started again alone; exit codes 2 and 70 end the job. The rules
-for pods need restartPolicy Never. Nothing here was applied to a real cluster by us.
+A preempted pod, and one that exits with 75, is restarted alone; exit codes 2 and 70 fail the job. podFailurePolicy
+requires restartPolicy Never. Not verified on a real cluster.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Kind = Literal["trainjob", "job"]
 Document = dict[str, Any]
 
 CONTAINER = "node"
-"""Trainer v2 gives PET_* to the container of this name alone; the failure policy names it too."""
+"""Trainer v2 sets PET_* only in the container of this name; the failure policy refers to it too."""
 MAX_NAME = 63 - len("-node-0-999-abcde")
 """Longest name of a job: a pod's is NAME-node-0-INDEX-SUFFIX, and has 63 characters at most. JobSet's webhook refuses a
 longer one for ever, and a TrainJob shows no condition then."""
 GRACE_S = 15
 """GKE gives pods of a spot machine 15 of the 30 s of its notice."""
-RETRIES = 6  # of what is neither a preemption nor final
+RETRIES = 6  # of failures that are neither preemptions nor final
 SHARD_CPUS = 4
 INPUTS = {"shard": (), "profile": ("shards",), "train": ("shards",), "export": ("shards", "checkpoint")}
 OPTIONAL_INPUTS = {"train": ("profile",)}
@@ -54,7 +54,7 @@ _ACCELERATORS = {
     "NVIDIA_B200": "nvidia-b200",
     "NVIDIA_RTX_PRO_6000": "nvidia-rtx-pro-6000",
 }
-# Networks for traffic between GPUs of several machines, beside the cluster's own. Never tried by us.
+# Number of additional networks for traffic between GPUs of several machines. Not verified.
 _FABRIC_NETWORKS = {"a3-highgpu-8g": 4, "a3-megagpu-8g": 8, "a3-ultragpu-8g": 8, "a4-highgpu-8g": 8}
 _SPOT, _FLEX_START = "cloud.google.com/gke-spot", "cloud.google.com/gke-flex-start"
 
@@ -71,7 +71,7 @@ class StageJob:
         networks: Names of GKE's Network objects for traffic between GPUs.
 
     Raises:
-        ConfigError: It cannot run, or not there.
+        ConfigError: A name, an input or the networks are invalid.
     """
 
     config: RunConfig
@@ -101,8 +101,8 @@ class StageJob:
         if self.stage not in DISTRIBUTED:
             raise ConfigError(
                 f"--kind trainjob with --stage {self.stage}",
-                allowed=f"trainjob for {' and '.join(DISTRIBUTED)}, whose machines work together; job for every stage",
-                todo="leave --kind out, or take --kind job",
+                allowed=f"trainjob for the distributed stages {' and '.join(DISTRIBUTED)}; job for every stage",
+                todo="omit --kind, or use --kind job",
             )
         return [*account, self._training_runtime(), self._train_job()]
 
@@ -113,7 +113,7 @@ class StageJob:
 
     @property
     def nodes(self) -> int:
-        """Machines that work together."""
+        """Number of machines."""
         return self.config.resources.num_nodes if self.stage in DISTRIBUTED else 1
 
     def _check_names(self) -> None:
@@ -131,13 +131,13 @@ class StageJob:
                 raise problem.error()
         if named_code(config) and config.code.path and not code_hash(config.code):
             raise ConfigError(
-                f"code.path = {config.code.path}: the pods see no folder of this machine",
-                allowed="modules that the images have, or the archive in the bucket that `shardline submit` uploads",
-                todo="copy the modules into the images and leave code.path out, or set it to that archive",
+                f"code.path = {config.code.path}: pods cannot read folders of this machine",
+                allowed="modules in the images, or the archive in the bucket that `shardline submit` uploads",
+                todo="copy the modules into the images and omit code.path, or set it to that archive",
             )
 
     def _check_inputs(self) -> None:
-        known = (*INPUTS[self.stage], *OPTIONAL_INPUTS.get(self.stage, ()))
+        allowed_names = (*INPUTS[self.stage], *OPTIONAL_INPUTS.get(self.stage, ()))
         for name in INPUTS[self.stage]:
             if not self.inputs.get(name):
                 raise ConfigError(
@@ -146,8 +146,8 @@ class StageJob:
                     todo="give the URI that its stage printed last: `kubectl logs job/...`",
                 )
         for name, uri in self.inputs.items():
-            if name not in known:
-                allowed = ", ".join(f"--{each}" for each in known) or "no input"
+            if name not in allowed_names:
+                allowed = ", ".join(f"--{option}" for option in allowed_names) or "no input"
                 raise ConfigError(f"--{name} with --stage {self.stage}", allowed=allowed, todo="leave it out")
             for problem in check_name("folder", f"--{name}", uri):
                 raise problem.error()
@@ -157,12 +157,12 @@ class StageJob:
         if len(self.networks) == needed:
             return
         label = self.machine.type if self.machine is not None else "a machine without GPUs"
-        given = f"{len(self.networks)} --networks for {self.nodes} x {label}"
+        message = f"{len(self.networks)} --networks for {self.nodes} x {label}"
         if not needed:
             allowed = "none: one machine, or machines without networks of their own for GPUs"
-            raise ConfigError(given, allowed=allowed, todo="leave --networks out")
+            raise ConfigError(message, allowed=allowed, todo="leave --networks out")
         raise ConfigError(
-            given,
+            message,
             allowed=f"{needed} names of GKE's Network objects, with commas between",
             todo="make the networks of the cluster first (GKE: GPU networking), or take one machine",
         )
@@ -195,7 +195,7 @@ class StageJob:
         job = {
             "backoffLimit": RETRIES,
             **{name: self._job_rules[name] for name in ("activeDeadlineSeconds", "podFailurePolicy")},
-            # What the TrainJob gives, its container's variables among it, Trainer puts into this one.
+            # Trainer merges the TrainJob's container, with its variables, into this one.
             "template": {"metadata": self._pod_metadata, "spec": self.pod(self._container({}, runs=False))},
         }
         rule = {"name": "wontHelp", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
@@ -239,20 +239,20 @@ class StageJob:
 
     @property
     def _job_rules(self) -> Document:
-        def on(action: str, codes: list[int]) -> Document:
+        def on_exit_codes(action: str, codes: list[int]) -> Document:
             return {"action": action, "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": codes}}
 
         taken_away = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
         final = [EXIT_USER_ERROR, EXIT_FAULT]
-        # A gate that said no says it again; of the other stages 1 is a crash of Python.
+        # Of the export, 1 is a failed gate: retries do not help. Of other stages it is a crash of Python.
         final = [EXIT_CHECK_FAILED, *final] if self.stage == "export" else final
-        rules = [taken_away, on("Ignore", [EXIT_TRY_AGAIN]), on("FailJob", final)]
+        rules = [taken_away, on_exit_codes("Ignore", [EXIT_TRY_AGAIN]), on_exit_codes("FailJob", final)]
         return {
             "completionMode": "Indexed",
             "completions": self.nodes,
             "parallelism": self.nodes,
             "backoffLimit": RETRIES,
-            # What is not counted above could go on for ever.
+            # Limits ignored failures, which backoffLimit does not count.
             "activeDeadlineSeconds": int(self.config.resources.timeout_hours * 3600),
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": rules},
@@ -269,7 +269,7 @@ class StageJob:
         return {"annotations": annotations} if self.networks else {}
 
     def pod(self, container: Document | None = None) -> Document:
-        """Return the specification of a pod: where it may run, and what ends it."""
+        """Return the specification of a pod."""
         strategy, machine = self.config.resources.strategy, self.machine
         selector, tolerations = {}, []
         if self._annotations:
@@ -299,8 +299,8 @@ class StageJob:
         """Return the container.
 
         Args:
-            variables: Beside those of every stage.
-            runs: Whether it has command and variables: those of a TrainJob must not be in its runtime.
+            variables: Additional environment variables.
+            runs: Whether to include command and variables: the runtime of a TrainJob must not have them.
         """
         images = self.config.cloud.images
         container: Document = {
@@ -310,7 +310,7 @@ class StageJob:
         }
         if not runs:
             return container
-        # Nothing in a pod of an Indexed Job says how many there are.
+        # Pods of an Indexed Job cannot read their number from the environment.
         resources = self.config.resources.model_copy(update={"nodes": self.nodes})
         config = self.config.model_copy(update={"resources": resources})
         uid = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}}
@@ -327,7 +327,7 @@ class StageJob:
             "args": options + [f"--{name}={uri}" for name, uri in self.inputs.items()],
             "env": [
                 *({"name": name, "value": value} for name, value in sorted(env.items())),
-                # Starts without progress are counted by job.
+                # The trainer counts starts without progress per job.
                 {"name": "SHARDLINE_JOB_ID", "valueFrom": uid},
             ],
             "resources": resource,
@@ -335,8 +335,8 @@ class StageJob:
 
 
 def _document(api_version: str, kind: str, name: str, **metadata: dict[str, str]) -> Document:
-    given = {key: value for key, value in metadata.items() if value}
-    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, **given}}
+    fields = {key: value for key, value in metadata.items() if value}
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, **fields}}
 
 
 def render(documents: Sequence[Document], job: StageJob) -> str:

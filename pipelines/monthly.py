@@ -1,8 +1,8 @@
-"""`shardline plan --hours-per-month H`: the training's machines for so many hours a month, by each way to pay for them.
+"""`shardline plan --hours-per-month H`: monthly cost of the training's machines by pricing model.
 
-Spot and on-demand machines cost their hours, a commitment costs every hour of its term, and a workstation of one's own
-its price and its power. Beside each stands the hours a month from which it is cheaper than on demand. Disks, traffic
-and the work of keeping a machine are in none of them.
+Spot and on-demand machines are paid per hour used, a commitment per hour of its term, a workstation by its price and
+its power. Each comes with the hours per month from which it is cheaper than on demand. Disks, traffic and maintenance
+are not included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOURS_OF_MONTH = 730
 
 @dataclass(frozen=True)
 class Workstation:
-    """A machine of one's own."""
+    """The user's own machine."""
 
     usd: float
     """Its price."""
@@ -32,7 +32,7 @@ class Workstation:
 
 @dataclass(frozen=True)
 class MonthlyCost:
-    """Cost of a month by one way to pay."""
+    """Cost per month of one pricing model."""
 
     way: str
     usd: float | None
@@ -42,23 +42,23 @@ class MonthlyCost:
     source: str
 
 
-def monthly_costs(config: RunConfig, hours: float, own: Workstation | None = None) -> list[MonthlyCost]:
-    """Return the cost of a month by each way.
+def monthly_costs(config: RunConfig, hours: float, workstation: Workstation | None = None) -> list[MonthlyCost]:
+    """Return the cost per month of each pricing model.
 
     Args:
         config: The resolved configuration: `resources.machine`, `nodes`, and `cloud.region`.
-        hours: Of the machines, each month.
-        own: None: not asked for.
+        hours: Machine hours per month.
+        workstation: None: omitted.
 
     Raises:
-        ConfigError: Unknown machine type, impossible hours, or one machine of one's own beside several.
+        ConfigError: Unknown machine type, impossible hours, or a workstation compared with several machines.
     """
     if not 0 < hours <= HOURS_OF_MONTH:
         raise ConfigError(
             f"--hours-per-month {hours:g}", allowed=f"more than 0, up to {HOURS_OF_MONTH}", todo="correct it"
         )
     machine, nodes, region = find_machine(config.resources.machine), config.resources.num_nodes, config.cloud.region
-    if own is not None and nodes > 1:
+    if workstation is not None and nodes > 1:
         raise ConfigError(
             f"--own-usd with resources.nodes = {nodes}", allowed="one machine", todo="set resources.nodes=1"
         )
@@ -71,15 +71,15 @@ def monthly_costs(config: RunConfig, hours: float, own: Workstation | None = Non
     for way, committed in zip(("1 year committed", "3 years committed"), machine.committed(region), strict=True):
         usd = break_even = None
         if committed is not None and on_demand is not None:
-            # A commitment to GPUs alone leaves the rest of the machine on demand.
+            # If only GPUs are committed, the rest of the machine is paid on demand.
             fixed, hourly = committed
             usd = nodes * (fixed * HOURS_OF_MONTH + hourly * hours)
             saved = on_demand - hourly
             needed = fixed * HOURS_OF_MONTH / saved
             break_even = needed if needed <= HOURS_OF_MONTH else None
         costs.append(MonthlyCost(way, usd, break_even, COMMITTED_SOURCE))
-    if own is not None:
-        fixed, hourly = own.usd / own.years / 12, own.watts / 1000 * own.usd_per_kwh
+    if workstation is not None:
+        fixed, hourly = workstation.usd / workstation.years / 12, workstation.watts / 1000 * workstation.usd_per_kwh
         above = None if on_demand is None else on_demand * nodes - hourly
         break_even = fixed / above if above is not None and above > 0 else None
         costs.append(
@@ -89,7 +89,7 @@ def monthly_costs(config: RunConfig, hours: float, own: Workstation | None = Non
 
 
 def print_monthly_costs(config: RunConfig, hours: float, costs: list[MonthlyCost], stream: TextIO) -> None:
-    """Print the costs as a table with their sources."""
+    """Print the costs and their sources as a table."""
     machine, nodes = find_machine(config.resources.machine), config.resources.num_nodes
     print(f"{hours:g} hours a month of {nodes} x {machine.label} in {config.cloud.region} (estimate):", file=stream)
     for cost in costs:

@@ -2,9 +2,9 @@
 
     list-source -> shard -> profile -> train -> export -> register -> record
 
-Profile, train, export and register are CustomJobs, which keep the artifacts of their components: a data set, a report,
-a model, a served model. What is finished is found by KFP's cache, and by the stages themselves in their content-named
-folders; listing and recording are done in each run. The record ignores failures, and reads its own job's tasks.
+Profile, train, export and register are CustomJobs with the artifacts of their components: a dataset, a report, a model,
+a served model. Finished work is reused by KFP's cache, and by the stages' content-named folders; list-source and record
+run every time. The record task runs after failures too, and reads the tasks of its own job.
 """
 
 # No `from __future__ import annotations` here: kfp reads the types of parameters from the functions.
@@ -38,18 +38,18 @@ def make_pipeline(config: RunConfig) -> Callable[..., Any]:
     Raises:
         ConfigError: Unknown machine type.
     """
-    # Made here: within the pipeline's function they cannot be (kubeflow/pipelines#9320).
+    # Created here, since this fails inside of the pipeline function (kubeflow/pipelines#9320).
     nodes, measures = config.resources.num_nodes, config.profile.method != "off"
     machine, serving = config.resources.machine, serving_section(config)
     cpu, gpu = config.cloud.images.cpu, config.cloud.images.gpu
-    list_task, shard_task, record_task = (with_image(each, cpu) for each in (list_source, shard, record))
+    list_task, shard_task, record_task = (with_image(component, cpu) for component in (list_source, shard, record))
     profile_job = custom_job(config, with_image(profile, gpu), "profile", machine, nodes=nodes)
     trains = with_image(train, gpu, without="" if measures else "report")
     train_job = custom_job(config, trains, "train", machine, nodes=nodes)
     export_job = custom_job(config, with_image(export, gpu), "export", serving)
     register_job = custom_job(config, with_image(register, gpu), "register", serving)
 
-    # Named by the run, so train always misses KFP's cache: the stage finds a finished training itself.
+    # The folder contains the run id, so train always misses KFP's cache: the stage itself finds a finished training.
     folder = storage.join(config.run.root, config.run.name, RUNS_FOLDER, dsl.PIPELINE_JOB_NAME_PLACEHOLDER)
     board = {"base_output_directory": folder} if config.vertex.tensorboard else {}
 
@@ -71,8 +71,8 @@ def make_pipeline(config: RunConfig) -> Callable[..., Any]:
         tasks += [trained, exported]
         if config.register.upload:
             tasks.append(register_job(config=configs["register"], served=exported.outputs["served"], **data, **place))
-        last = record_task(config=configs["run"], job=job).after(*tasks)
-        last.ignore_upstream_failure().set_caching_options(False)
+        recorded = record_task(config=configs["run"], job=job).after(*tasks)
+        recorded.ignore_upstream_failure().set_caching_options(False)
 
     @dsl.pipeline(name="shardline", description="Raw data to a TensorRT engine with a proof of parity.")
     def shardline(

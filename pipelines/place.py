@@ -1,4 +1,4 @@
-"""Where a line lives, and what its configuration means by a relative path."""
+"""Folders of a line and its stages, and absolute paths in a configuration."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from inspection.find import find_place
 
 
 def make_absolute(config: RunConfig) -> RunConfig:
-    """Return the configuration with the paths of source, root, weights and own code absolute.
+    """Return the configuration with absolute paths of source, root, weights and the user's code.
 
-    All are relative to the current folder, and a stage may run in another one. `data.cache_dir` is a folder of the
-    machine that trains: it stays as it is.
+    Relative paths refer to the current folder, and a stage may run in another one. `data.cache_dir` is a folder on the
+    training machine and stays unchanged.
     """
     source, root = config.sharding.source, config.run.root
     weights = _find_weights(config.model.weights)
@@ -50,11 +50,11 @@ def stage_root(config: RunConfig, stage: str) -> str:
 
 
 def find_run(run: str, *, stage: str) -> tuple[str, str | None]:
-    """Return the URI of a run's line, and the run's id; None where the line itself was named.
+    """Return the URI of a run's line, and the run's id; None if `run` is the line's folder.
 
     Args:
-        run: As `inspection.find.find_place` takes it; a line's folder stands for all of its runs.
-        stage: The line must have come to this stage, where it is named itself.
+        run: As for `inspection.find.find_place`, or the folder of a line.
+        stage: A stage that the line must have run, if `run` is its folder.
 
     Raises:
         ConfigError: There is no such run.
@@ -67,7 +67,7 @@ def find_run(run: str, *, stage: str) -> tuple[str, str | None]:
 
 
 def _find_weights(text: str) -> str:
-    """Return the path or URI of weights to start from, which may be the id of a run below ./runs."""
+    """Return the path or URI of initial weights; `text` may be the id of a run below ./runs."""
     if not text or text == PREVIOUS:
         return text
     if "/" not in text and not Path(text).exists():
@@ -78,5 +78,5 @@ def _find_weights(text: str) -> str:
 
 
 def _absolute(text: str) -> str:
-    # Not Path.resolve: a link in the path is the user's choice of place.
+    # Not Path.resolve: symbolic links in the path are kept.
     return text if "://" in text else os.path.abspath(Path(text).expanduser())  # noqa: PTH100

@@ -1,7 +1,7 @@
-"""`shardline plan`: what a submission would create where, whether it can work, and what it costs.
+"""`shardline plan`: resources, problems and cost of a submission; creates nothing.
 
-`plan`, `compile`, `submit`, `schedule` and `rehearse` make the same plan, and refuse by its first problem. Rules are in
-pipelines/rules.py, the stages' own checks in pipelines/checks.py. Nothing is created here.
+`plan`, `compile`, `submit`, `schedule` and `rehearse` make the same plan, and fail with its first problem. Rules are in
+pipelines/rules.py, the stages' own checks in pipelines/checks.py.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pipelines.checks import check_planned
 from pipelines.monthly import MonthlyCost
 from pipelines.rules import find_problems, find_regions, find_warnings
 
-# A job that may not live this long has not begun to train when it ends.
+# Shorter jobs would end before training starts.
 LEAST_S = 600
 
 
 @dataclass(frozen=True)
 class Creation:
-    """Something that a run makes in Google Cloud."""
+    """A resource that a run creates in Google Cloud."""
 
     what: str
     """E.g. `CustomJob of stage train`."""
     where: str
     on: str
-    """Machines that it runs on, in words."""
+    """Its machines, e.g. `2 x g2-standard-12 (1 L4), SPOT`."""
     usd_per_h: float | None = None
-    """Price of an hour of all its machines; None: unknown, or it is not priced by the hour."""
+    """Hourly price of all its machines; None: unknown, or not priced by the hour."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Cost:
     """Bounds of a training's time and cost."""
 
     timeout_s: int
-    """Time-out of the training's job, in each region anew: `resources.timeout_hours`, or what a cap affords."""
+    """Time-out of the training job per region: `resources.timeout_hours`, or less to respect the cost cap."""
     hours: float
     """Longest time of the training."""
     price_usd_per_h: float | None
-    """Price of an hour of all training machines: `resources.price_usd_per_h`, or the table's; None: unknown."""
+    """Hourly price of all training machines: `resources.price_usd_per_h`, or the table's; None: unknown."""
     price_source: str
     """Source of the price, or why it is unknown."""
     usd: tuple[float, float] | None
@@ -57,22 +57,22 @@ class Cost:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is known of a submission before it is made."""
+    """Resources, problems, warnings and cost of a submission."""
 
     created: tuple[Creation, ...]
-    """What a run makes; empty where a machine type is unknown."""
+    """Resources that a run creates; empty if a machine type is unknown."""
     problems: tuple[Problem, ...]
-    """Why it would fail; a submission needs none."""
+    """Reasons why it would fail; a submission must have none."""
     warnings: tuple[str, ...]
     cost: Cost
     placeholders: tuple[str, ...] = ()
-    """What stands for something that a submission makes first, a line each."""
+    """Messages about placeholders for images or data that a submission creates first."""
 
     def require(self) -> Plan:
-        """Return the plan, with which nothing is wrong.
+        """Return the plan if it has no problems.
 
         Raises:
-            ConfigError: The first problem, word for word; what else is wrong is named behind it.
+            ConfigError: The first problem in full, followed by a list of the others.
         """
         if self.problems:
             raise self.problems[0].error(self.problems[1:])
@@ -90,17 +90,17 @@ def make_plan(
     placeholders: tuple[str, ...] = (),
     unbuilt: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan of a submission; what is wrong with it is in `problems`, the most basic first.
+    """Return the plan of a submission, its problems ordered with the most basic first.
 
     Args:
         config: Resolved, with absolute paths.
-        run_id: Id of the run; empty: one is made.
-        scheduled: Whether it is for a schedule, which needs its times.
-        online: Whether buckets may be asked: for the source's labels and weights.
-        complete: For `plan`: the stages are asked too where the rules have found a problem.
-        local_source: Data of this machine that the submission brings to sharding.source: its labels are checked.
-        placeholders: What stands for something that a submission makes first, a line each.
-        unbuilt: Images that a submission needs and that are not there, a line each.
+        run_id: Id of the run; empty: generated.
+        scheduled: Whether it is for a schedule, which requires schedule.cron.
+        online: Whether to read the source's labels and weights from buckets.
+        complete: Whether to run the stages' checks even if the rules found a problem.
+        local_source: Local data that the submission uploads to sharding.source; its labels are checked.
+        placeholders: Messages about placeholders for what a submission creates first.
+        unbuilt: Messages about missing images.
     """
     cost, created = find_cost(config), tuple(_list_creations(config))
     problems = [*find_problems(config, run_id=run_id, scheduled=scheduled), *_check_cap(config, cost)]
@@ -110,7 +110,7 @@ def make_plan(
     if cost.timeout_s < int(config.resources.timeout_hours * 3600):
         warnings.append(
             f"resources.max_cost_usd = {config.resources.max_cost_usd:g}: the training job's time-out is "
-            f"{cost.timeout_s} s; whether training is done by then is unknown"
+            f"{cost.timeout_s} s; it is unknown whether training finishes by then"
         )
     if created and (complete or not problems):
         sharding = config.sharding.model_copy(update={"source": local_source or config.sharding.source})
@@ -121,21 +121,21 @@ def make_plan(
 
 
 def find_cost(config: RunConfig) -> Cost:
-    """Return the bounds of a training's time and cost, by the table of machine types or the price that is set.
+    """Return the bounds of a training's time and cost, from the table of machine types or the configured price.
 
-    Spot prices change daily, up to the price on demand: a range. A cap is counted by the lower price, by which the
-    trainer counts too.
+    Spot prices change daily, up to the on-demand price, hence a range. The cost cap uses the lower price, as the
+    trainer does.
     """
     resources = config.resources
     price, highest, source = resources.price_usd_per_h, resources.price_usd_per_h, "resources.price_usd_per_h"
     if price is None:
         machine, region, nodes = _machine_of(config.resources.machine), config.cloud.region, resources.num_nodes
-        each = machine.price(resources.strategy, region) if machine else None
+        unit_price = machine.price(resources.strategy, region) if machine else None
         on_demand = machine.price("STANDARD", region) if machine else None
-        what = f"{machine.label if machine else 'the machine'} by {resources.strategy} in {region}"
-        source = f"the price of {what} is unknown: set resources.price_usd_per_h"
-        if each is not None and on_demand is not None:
-            price, highest = nodes * each, nodes * max(each, on_demand)
+        offer = f"{machine.label if machine else 'the machine'} by {resources.strategy} in {region}"
+        source = f"the price of {offer} is unknown: set resources.price_usd_per_h"
+        if unit_price is not None and on_demand is not None:
+            price, highest = nodes * unit_price, nodes * max(unit_price, on_demand)
             source = f"{'spot' if resources.strategy == 'SPOT' else 'on demand'}, {machines.PRICE_SOURCE}"
     timeout_s = int(resources.timeout_hours * 3600)
     if price is not None and resources.max_cost_usd is not None:
@@ -161,7 +161,7 @@ def _check_cap(config: RunConfig, cost: Cost) -> Iterator[Problem]:
 
 
 def _machine_of(section: MachineSection) -> Machine | None:
-    """Return a machine; None: there is no such one, which the rules report."""
+    """Return a machine; None if its type is unknown, which the rules report."""
     try:
         return find_machine(section)
     except ConfigError:
@@ -177,8 +177,8 @@ def _list_creations(config: RunConfig) -> Iterator[Creation]:
 
     def job(stage: str, machine: Machine, count: int = 1) -> Creation:
         price = machine.price(resources.strategy, cloud.region)
-        on = f"{count} x {machine.label}, {resources.strategy}"
-        return Creation(f"CustomJob of stage {stage}", regions, on, None if price is None else count * price)
+        machines_text = f"{count} x {machine.label}, {resources.strategy}"
+        return Creation(f"CustomJob of stage {stage}", regions, machines_text, None if price is None else count * price)
 
     yield Creation("PipelineJob", regions, f"Vertex AI Pipelines, files below {line}")
     workers = f"up to {dataflow.max_workers} x {dataflow.machine_type}"
@@ -191,12 +191,12 @@ def _list_creations(config: RunConfig) -> Iterator[Creation]:
         yield job("register", serving)
         yield Creation("version of the model, where its proof holds", cloud.region, config.run.name)
     if config.schedule.cron:
-        when = f"{config.schedule.cron} {config.schedule.time_zone}"
-        yield Creation("schedule, by `shardline schedule create`", cloud.region, when)
+        firing_times = f"{config.schedule.cron} {config.schedule.time_zone}"
+        yield Creation("schedule, by `shardline schedule create`", cloud.region, firing_times)
 
 
 def print_plan(plan: Plan, stream: TextIO) -> None:
-    """Print a plan: what is created where, time and cost, then placeholders, warnings and problems."""
+    """Print a plan: resources, time and cost, placeholders, warnings and problems."""
     rows = [("creates", "where", "on", "USD/h, estimate")] if plan.created else []
     for entry in plan.created:
         usd_per_h = "" if entry.usd_per_h is None else f"{entry.usd_per_h:.2f}"
@@ -215,7 +215,7 @@ def print_plan(plan: Plan, stream: TextIO) -> None:
 
 
 def describe_cost(cost: Cost) -> list[str]:
-    """Return a cost and its sources in lines, as `plan` and `submit` print them."""
+    """Return the lines about cost that `plan` and `submit` print."""
     usd, price = "unknown", cost.price_source
     if cost.usd is not None:
         low, high = cost.usd
@@ -229,7 +229,7 @@ def describe_cost(cost: Cost) -> list[str]:
 
 
 def to_json(plan: Plan, monthly: Sequence[MonthlyCost] = ()) -> str:
-    """Return a plan, and costs of a month, as JSON; `ok` says whether it can be submitted."""
+    """Return a plan and monthly costs as JSON; `ok` is true if it can be submitted."""
     values = dataclasses.asdict(plan) | {"ok": not plan.problems}
     if monthly:
         values["monthly"] = [dataclasses.asdict(cost) for cost in monthly]

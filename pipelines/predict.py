@@ -1,6 +1,6 @@
-"""`shardline predict MODEL SAMPLE...` and `shardline verify MODEL`: which export is meant.
+"""`shardline predict MODEL SAMPLE...` and `shardline verify MODEL`: finds the export and runs the trainer's command.
 
-trainer/predict/command.py answers, trainer/export/verify.py looks.
+The commands are trainer/predict/command.py and trainer/export/verify.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STAGE = "export"
 
 
 def run_predict(model: str, samples: Sequence[str], *, top: int | None, output: str, lines: str | None) -> int:
-    """Print the answers to samples; return the exit code.
+    """Print predictions for samples; return the exit code.
 
     Args:
         model: Folder of an export, or a run as `shardline inspect` takes it; paths, URIs or an id.
@@ -36,18 +36,18 @@ def run_predict(model: str, samples: Sequence[str], *, top: int | None, output: 
     Raises:
         ConfigError: There is no such run, or it has no finished export.
     """
-    export, run = _find(model)
+    export, run = _find_export_and_run(model)
     command = [sys.executable, "-m", "trainer.predict.command", f"--folder={export}", f"--output={output}"]
     command += [] if top is None else [f"--top={top}"]
     command += [] if lines is None else [f"--lines={lines}"]
     if run is not None and (config := _own_config(run, export)) is not None:
         command.append(f"--config-json={json.dumps(stage_config(config, _STAGE))}")
-    given = None if lines == "-" else subprocess.DEVNULL
-    return subprocess.run([*command, "--", *samples], stdin=given, env=stage_environment(), check=False).returncode
+    stdin = None if lines == "-" else subprocess.DEVNULL
+    return subprocess.run([*command, "--", *samples], stdin=stdin, env=stage_environment(), check=False).returncode
 
 
 def _own_config(run: str, export: str) -> RunConfig | None:
-    """Return the configuration of the run of an export of an own task, for which its code answers; else None."""
+    """Return the run's configuration if the export's task is the user's code, which prediction then imports."""
     uri = storage.join(run, RUN_START_NAME)
     if ":" not in ExportManifest.load(export).task or not storage.exists(uri):
         return None
@@ -59,7 +59,7 @@ def run_verify(model: str, *, shards: str | None, as_json: bool) -> int:
 
     Args:
         model: As for `run_predict`.
-        shards: URI of the shards that it was made from; None: those of its line.
+        shards: URI of the shards that it was exported with; None: those of its line.
         as_json: Whether the gates are printed as JSON.
 
     Raises:
@@ -72,15 +72,14 @@ def run_verify(model: str, *, shards: str | None, as_json: bool) -> int:
 
 
 def find_export(model: str) -> str:
-    """Return the URI of the export's folder that a user means; see `_find`."""
-    return _find(model)[0]
+    """Return the URI of the export's folder, given that folder or a run."""
+    return _find_export_and_run(model)[0]
 
 
-def _find(model: str) -> tuple[str, str | None]:
-    """Return the URI of the export's folder that a user means, and that of the run which ended with it, if known.
+def _find_export_and_run(model: str) -> tuple[str, str | None]:
+    """Return the URI of the export's folder, and of the run that created or reused it, if known.
 
-    A run's export is the one that its stage ended with, whether it made it or found it finished; a line's is that of
-    its newest attempt that came to an end.
+    For a line it is the export of the newest finished attempt.
 
     Raises:
         ConfigError: It is neither a finished export nor a run that has one.
@@ -92,7 +91,7 @@ def _find(model: str) -> tuple[str, str | None]:
         line, run_id = find_run(model, stage=_STAGE)
     except ConfigError:
         raise ConfigError(
-            f"{model} holds no {MANIFEST_NAME}, so no export was finished there, and it is no run",
+            f"{model} has no {MANIFEST_NAME}, so it is not a finished export, and it is not a run",
             allowed="the folder of a finished export or of a run (path or URI), or the id of a run below ./runs",
             todo="name a folder that `shardline export` or `shardline run` has printed",
         ) from None
@@ -100,25 +99,25 @@ def _find(model: str) -> tuple[str, str | None]:
     attempts = storage.join(root, ATTEMPTS_FOLDER)
     names = [run_id] if run_id is not None else sorted(storage.list_names(attempts), reverse=True)
     for name in names:
-        if (found := _finished(storage.join(attempts, name, EVENTS_NAME))) is not None:
-            # A line that was copied elsewhere has its exports with it.
-            moved = storage.join(root, found.rpartition("/")[2])
-            return moved if storage.exists(storage.join(moved, MANIFEST_NAME)) else found, run_uri(line, name)
-    # Of stages in a bucket the events may be elsewhere.
+        if (finished_uri := _read_finished_uri(storage.join(attempts, name, EVENTS_NAME))) is not None:
+            # If the line was moved, its events have the old URI.
+            moved = storage.join(root, finished_uri.rpartition("/")[2])
+            return moved if storage.exists(storage.join(moved, MANIFEST_NAME)) else finished_uri, run_uri(line, name)
+    # Events of stages in a bucket may be missing.
     exports = [name for name in storage.list_names(root) if storage.exists(storage.join(root, name, MANIFEST_NAME))]
     if run_id is None and len(exports) == 1:
         return storage.join(root, exports[0]), None
-    found = f"{len(exports)} exports, and nothing says which is meant" if exports else "no export is finished"
-    named = f"name one of {', '.join(exports)} in {storage.display(root)}"
+    finding = f"{len(exports)} exports; name one of them" if exports else "no export is finished"
+    todo = f"name one of {', '.join(exports)} in {storage.display(root)}"
     raise ConfigError(
-        f"{model}: {found}",
+        f"{model}: {finding}",
         allowed="a run whose stage export is finished, or the folder of an export",
-        todo=named if exports else "run `shardline export CONFIG`, or name another run",
+        todo=todo if exports else "run `shardline export CONFIG`, or name another run",
     )
 
 
-def _finished(events_uri: str) -> str | None:
-    """Return the folder that an attempt finished, or found finished; None where it came to no end."""
+def _read_finished_uri(events_uri: str) -> str | None:
+    """Return the output of an attempt from its events, created or reused; None if it did not finish."""
     try:
         content = storage.read_bytes(events_uri)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Progress of stages on stderr, drawn from their events: bars on a terminal, plain lines elsewhere."""
+"""Progress of stages on stderr, from their events: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self, TextIO
 
 from inspection.stages import Event, StageTrace
 
-# Plain lines of one piece of work with a known total: one for each tenth.
+# Plain progress lines per unit of work: one per tenth of the total.
 _PARTS = 10
 
 
@@ -18,7 +18,7 @@ def make_view(stages: Sequence[str]) -> PlainLines | Bars:
 
 
 class PlainLines:
-    """One line for each change that matters: for a log file, a pipe, a continuous-integration job."""
+    """One line per important change, for log files, pipes and continuous integration."""
 
     def __init__(self, stages: Sequence[str], stream: TextIO | None = None) -> None:
         self._width = max(map(len, stages), default=0)
@@ -33,21 +33,21 @@ class PlainLines:
         """Nothing to restore."""
 
     def show(self, trace: StageTrace, event: Event) -> None:
-        """Print a line, when the event is worth one; `trace` has taken the event in."""
+        """Print a line if the event needs one; `trace` already includes the event."""
         text = self._describe_progress(trace.name, event) if event["event"] == "progress" else describe(trace, event)
         if text is not None:
             print(f"{trace.name:<{self._width}}  {text}", file=self._stream or sys.stderr, flush=True)
 
     def _describe_progress(self, name: str, event: Event) -> str | None:
         total = float(event["total"])
-        part = int(_PARTS * event["done"] / total) if total > 0 else 0
-        shown = (str(event["unit"]), total, part)
-        before, self._shown[name] = self._shown.get(name), shown
-        return None if shown == before or part == 0 else _amount(event)
+        tenths = int(_PARTS * event["done"] / total) if total > 0 else 0
+        shown = (str(event["unit"]), total, tenths)
+        previous, self._shown[name] = self._shown.get(name), shown
+        return None if shown == previous or tenths == 0 else _amount(event)
 
 
 class Bars:
-    """A bar for each stage (rich); what a stage logs appears above them."""
+    """A progress bar per stage (rich), with log messages above."""
 
     def __init__(self, stages: Sequence[str]) -> None:
         from rich.console import Console
@@ -64,12 +64,12 @@ class Bars:
         self._tasks = {name: self._progress.add_task(name, start=False, total=None, what="") for name in stages}
 
     def __enter__(self) -> Self:
-        """Take over the bottom of the terminal."""
+        """Start the live display."""
         self._progress.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Leave the bars as they are and give the terminal back."""
+        """Stop the live display; the bars stay visible."""
         self._progress.stop()
 
     def show(self, trace: StageTrace, event: Event) -> None:
@@ -96,7 +96,7 @@ class Bars:
 
 
 def describe(trace: StageTrace, event: Event) -> str | None:
-    """Put an event other than progress in words; None when it needs none."""
+    """Return the line of an event other than progress; None if it has none."""
     match event["event"]:
         case "start":
             return "starts"

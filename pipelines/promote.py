@@ -1,7 +1,6 @@
-"""Production of a line, from this machine: the gate at the end of `shardline run`, and `shardline promote`.
+"""Promotion to production from this machine: the gate at the end of `shardline run`, and `shardline promote`.
 
-What is in production, and what decides, is in components/gate.py; the registry of Vertex AI in
-components/register_model.py.
+The production document and the gate are in components/gate.py, Vertex AI's registry in components/register_model.py.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pipelines.google import explained
 
 
 def decide_here(config: RunConfig, line: str, run_id: str, *, export: str, shards: str, run: Runner) -> Decision:
-    """Decide whether the export of a run on this machine goes into production, and keep the decision.
+    """Decide whether the export of a local run goes into production, and record the decision.
 
     Args:
         config: The resolved configuration.
@@ -36,32 +35,32 @@ def decide_here(config: RunConfig, line: str, run_id: str, *, export: str, shard
         run_id: Id of the run.
         export: URI of its export.
         shards: URI of its shards.
-        run: Runs the judge.
+        run: Runs the comparison (the judge).
 
     Raises:
         UserError: The line's document or the export is damaged.
-        ShardlineError: The comparison came to no end.
+        ShardlineError: The comparison failed.
     """
-    before = read_production(line)
-    current = None if before is None else before.export_uri(line)
-    decided = {} if before is None else before.decided
+    production = read_production(line)
+    current = None if production is None else production.export_uri(line)
+    decided = {} if production is None else production.decided
     decision = decide(config, export, shards, current=current, decided=decided, run=run)
-    if read_production(line) != before:
+    if read_production(line) != production:
         raise TryAgain("production has changed meanwhile: run the same command again")
     record_decision(config, line, run_id, ExportManifest.load(export).fingerprint, decision)
     return decision
 
 
-def promote(run: str, why: str) -> str:
-    """Put the export of a run into production, whatever the gate said; return it in words.
+def promote(run: str, reason: str) -> str:
+    """Put the export of a run into production, regardless of the gate; return its URI or registry version.
 
     Args:
-        run: As `inspection.find.find_place` takes it.
-        why: The reason that production.json keeps.
+        run: As for `inspection.find.find_place`.
+        reason: Recorded in production.json.
 
     Raises:
         ConfigError: There is no such run, it has no finished export or registered version, or the export is unproven
-            and its configuration does not allow that.
+            and export.allow_unproven is false.
         DataError: A document of the line is damaged.
     """
     place = find_place(run)
@@ -71,10 +70,10 @@ def promote(run: str, why: str) -> str:
     if folder is None:
         raise ConfigError(
             f"run {place.run_id} has no finished export",
-            allowed="a run that has exported a model",
-            todo=f"see which one has: shardline runs {storage.display(place.line)}",
+            allowed="a run with a finished export",
+            todo=f"list the runs: shardline runs {storage.display(place.line)}",
         )
-    # Not the record's own URI: the line may have been moved.
+    # The record's URI is wrong if the line was moved.
     export = storage.join(place.line, "export", folder.rpartition("/")[2])
     document = ExportManifest.load(export)
     require_proven(export, document, allow_unproven=config.export.allow_unproven)
@@ -85,11 +84,11 @@ def promote(run: str, why: str) -> str:
             allowed="a run on Vertex AI with register.upload: true",
             todo="set register.upload=true and cloud.images.serving, and submit again: finished stages are found",
         )
-    # Before the alias moves: a document that is damaged is refused.
+    # Raises for a damaged document, before the alias moves.
     read_production(place.line)
     if resource:
         _move_alias(resource)
-    put_into_production(config, place.line, place.run_id, document.fingerprint, why)
+    put_into_production(config, place.line, place.run_id, document.fingerprint, reason)
     return resource or storage.display(export)
 
 
@@ -99,7 +98,7 @@ def _read_record(place: RunPlace) -> RunRecord:
         return RunRecord.parse(storage.read_bytes(uri), where=storage.display(uri))
     except FileNotFoundError:
         raise ConfigError(
-            f"run {place.run_id} has no {RUN_NAME}: it works, or was lost",
+            f"run {place.run_id} has no {RUN_NAME}: it is still running, or was killed",
             allowed="a run that has ended",
             todo="wait for its end, or name another run",
         ) from None

@@ -1,6 +1,6 @@
-"""Rules: reasons to refuse a submission or a local run, found in its configuration before anything is paid.
+"""Rules: validation of a configuration before a submission or a local run, without calls to Google.
 
-The checks of the stages are in pipelines/checks.py. Google is asked nothing.
+The checks by the stages are in pipelines/checks.py.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pipelines.manifest_files import MANIFEST_SUFFIXES
 from rehearsal.vertex.cron import find_mistake
 
 MAX_NAME = 40
-"""Longest run.name: Dataflow's job names and Vertex AI's labels end at 63 characters, and ids are appended."""
+"""Longest run.name: Dataflow's job names and Vertex AI's labels have at most 63 characters, ids included."""
 
 MAX_FLEX_HOURS = 168
-"""Hours after which Vertex AI ends what FLEX_START has started (schedule-jobs-dws)."""
+"""Longest duration of FLEX_START jobs in hours (schedule-jobs-dws)."""
 
 _REGION = r"[a-z]+(?:-[a-z]+)+[0-9]{1,2}"
 _BUCKET = r"[a-z0-9](?:[a-z0-9._-]{1,220}[a-z0-9])?"
-# Vertex AI, torchrun or the launcher set them: a user's value would be lost, or break the launch.
+# Variables that Vertex AI, torchrun or the launcher set: a user's value would be lost, or break the launch.
 _OWNED = "(?:CLUSTER_SPEC|TF_CONFIG|(?:LOCAL_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|MASTER_PORT|HOME|PATH)$"
 
 # Kind of name -> (pattern, what is allowed).
@@ -56,7 +56,7 @@ _NAMES = {
         "names of variables that neither Vertex AI nor torchrun nor the launcher sets",
     ),
     "mail": (r"[\w.%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+", "an e-mail address"),
-    # A run's name stands behind it, and both together have at most 121.
+    # The run's name is appended; together they have at most 121 characters.
     "experiment": (r"[a-z0-9][a-z0-9-]{0,79}", "lower-case letters, digits and '-', up to 80"),
     "resource": (
         rf"projects/[^/]+/(?:global|(?:locations|regions)/{_REGION})/.+",
@@ -71,17 +71,17 @@ _NAMES = {
 
 
 def find_regions(config: RunConfig) -> list[str]:
-    """Return the regions in which a run is tried, in order: `cloud.region`, then `resources.regions`."""
+    """Return the regions to try, in order: `cloud.region`, then `resources.regions`."""
     return [config.cloud.region, *config.resources.regions]
 
 
 def find_problems(config: RunConfig, *, run_id: str = "", scheduled: bool = False) -> tuple[Problem, ...]:
-    """Return the reasons to refuse a submission, the most basic first; none twice.
+    """Return the problems of a submission, the most basic first, without duplicates.
 
     Args:
         config: The resolved configuration, with absolute paths.
-        run_id: Id of the run; empty: one is made.
-        scheduled: Whether it is for a schedule, which needs its times.
+        run_id: Id of the run; empty: generated.
+        scheduled: Whether it is for a schedule, which requires schedule.cron.
     """
     problems = [
         *_check_names(config, run_id),
@@ -96,7 +96,7 @@ def find_problems(config: RunConfig, *, run_id: str = "", scheduled: bool = Fals
 
 
 def find_warnings(config: RunConfig) -> Iterator[str]:
-    """Yield what is allowed, and costs money where it was not meant."""
+    """Yield warnings about valid settings that may cost money by mistake."""
     resources = config.resources
     if resources.regions:
         elsewhere = ", ".join(resources.regions)
@@ -105,11 +105,11 @@ def find_warnings(config: RunConfig) -> Iterator[str]:
             "slower, and the traffic is billed"
         )
     if resources.strategy == "FLEX_START" and resources.max_wait_s == 0:
-        yield "resources.max_wait_s = 0: FLEX_START waits for machines for ever"
+        yield "resources.max_wait_s = 0: FLEX_START waits for machines without a limit"
     if resources.max_hours is not None and resources.max_hours > resources.timeout_hours:
         yield (
             f"resources.max_hours = {resources.max_hours:g} is beyond resources.timeout_hours = "
-            f"{resources.timeout_hours:g}: the job is ended before training ends itself"
+            f"{resources.timeout_hours:g}: the job times out before training ends by itself"
         )
 
 
@@ -117,7 +117,7 @@ def check_line(config: RunConfig) -> None:
     """Check a run of all stages on this machine.
 
     Raises:
-        ConfigError: A later stage could not succeed.
+        ConfigError: A later stage would fail.
     """
     ranks = config.resources.ranks
     for problem in (*_check_batch(config, 1 if ranks == "auto" else ranks), *_check_splits(config)):
@@ -126,10 +126,10 @@ def check_line(config: RunConfig) -> None:
 
 
 def check_cost_cap(config: RunConfig) -> None:
-    """Check that a cost cap of a training on this machine has a price: the table is for machines of Vertex AI.
+    """Check that a cost cap of a local training has a price: the price table is for machines of Vertex AI.
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: There is a cap without a price.
     """
     cap = config.resources.max_cost_usd
     if cap is not None and config.resources.price_usd_per_h is None:
@@ -140,17 +140,17 @@ def check_cost_cap(config: RunConfig) -> None:
         )
 
 
-def check_name(kind: str, where: str, value: str) -> Iterator[Problem]:
-    """Yield a problem where a value is not set, or does not look like a name of its kind.
+def check_name(kind: str, key: str, value: str) -> Iterator[Problem]:
+    """Yield a problem if a value is not set, or is not a valid name of its kind.
 
     Args:
-        kind: A key of the table above.
-        where: The configuration's key, or the option, that the value is of.
-        value: What was given.
+        kind: A key of _NAMES.
+        key: The configuration key, or the option, of the value.
+        value: The value.
     """
     pattern, allowed = _NAMES[kind]
     if not re.fullmatch(pattern, value):
-        yield Problem(f"{where} = {value}" if value else f"{where} is not set", allowed, f"correct {where}")
+        yield Problem(f"{key} = {value}" if value else f"{key} is not set", allowed, f"correct {key}")
 
 
 def _check_names(config: RunConfig, run_id: str) -> Iterator[Problem]:
@@ -170,31 +170,31 @@ def _check_names(config: RunConfig, run_id: str) -> Iterator[Problem]:
         yield from check_name("mail", f"vertex.mail.{number}", address)
     if config.register.upload:
         yield from check_name("serving image", "cloud.images.serving", cloud.images.serving)
-    for kind, where, value in (
+    for kind, key, value in (
         ("run", "--run-id", run_id),
         ("folder", "model.weights", "" if weights == PREVIOUS else weights),
         ("mail", "cloud.service_account", cloud.service_account),
         ("experiment", "vertex.experiment", vertex.experiment),
     ):
         if value:
-            yield from check_name(kind, where, value)
+            yield from check_name(kind, key, value)
 
 
 def _check_resources(config: RunConfig) -> Iterator[Problem]:
-    """Yield resources of Google Cloud that are named wrongly, or serve another region than that of the jobs."""
+    """Yield problems of other cloud resources: invalid names, and regions other than those of the jobs."""
     vertex, regions = config.vertex, find_regions(config)
-    for where, name in (
+    for key, name in (
         ("vertex.peered_network", vertex.peered_network),
         ("vertex.psc_attachment", vertex.psc_attachment),
         ("vertex.tensorboard", vertex.tensorboard),
         ("cloud.kms_key", config.cloud.kms_key),
     ):
         if name:
-            yield from check_name("resource", where, name)
+            yield from check_name("resource", key, name)
         place = re.search(r"/(?:locations|regions)/([^/]+)/", name)
         if place and (elsewhere := [region for region in regions if region not in ("", place[1])]):
-            given = f"{where} is in {place[1]}, jobs run in {', '.join(elsewhere)}"
-            yield Problem(given, "one where the jobs run: it serves its own region only", f"name another {where}")
+            given = f"{key} is in {place[1]}, jobs run in {', '.join(elsewhere)}"
+            yield Problem(given, "a resource in the region of the jobs", f"name another {key}")
     if vertex.peered_network and vertex.psc_attachment:
         yield Problem("vertex.peered_network and vertex.psc_attachment are both set", "one of them", "remove one")
     if vertex.tensorboard and not config.cloud.service_account:
@@ -216,22 +216,22 @@ def _check_machines(config: RunConfig) -> Iterator[Problem]:
     sections = {"resources.machine": resources.machine}
     if resources.serving_machine.type:
         sections["resources.serving_machine"] = resources.serving_machine
-    for where, section in sections.items():
+    for key, section in sections.items():
         try:
             machine = find_machine(section)
         except ConfigError as error:
-            yield Problem.of(error, where)
+            yield Problem.of(error, key)
             continue
         if resources.strategy not in machine.strategies:
             yield Problem(
-                f"{where}: {machine.label} by {resources.strategy}",
+                f"{key}: {machine.label} by {resources.strategy}",
                 " or ".join(machine.strategies),
                 f"set resources.strategy={machine.strategies[0]}, or take another machine",
             )
         gpu = ACCELERATORS.get(machine.accelerator_type)
         if gpu and gpu.capability_x10 < LEAST_FOR_CUDA_13 and section is serving_section(config):
             yield Problem(
-                f"{where}: {machine.label}, which exports: {gpu.short} has compute capability {gpu.capability}",
+                f"{key}: {machine.label}, which exports: {gpu.short} has compute capability {gpu.capability}",
                 f"sm{LEAST_FOR_CUDA_13} and later: TensorRT 11 and Triton's images have no code for earlier GPUs",
                 "set resources.serving_machine, e.g. type=g2-standard-12 (one L4), or take NVIDIA_TESLA_T4",
             )
@@ -254,7 +254,7 @@ def _check_batch(config: RunConfig, ranks: int) -> Iterator[Problem]:
 
 
 def _check_splits(config: RunConfig) -> Iterator[Problem]:
-    """Yield splits that a stage needs and that are empty; a manifest may give the splits itself."""
+    """Yield problems of empty splits that a stage needs. Manifests may define splits themselves: not checked."""
     if config.sharding.source.lower().endswith(MANIFEST_SUFFIXES):
         return
     splits = config.sharding.splits
@@ -290,7 +290,7 @@ def _check_schedule(config: RunConfig, *, needed: bool) -> Iterator[Problem]:
         yield Problem(
             f"schedule.time_zone = {zone}",
             "a name of the IANA database, e.g. Europe/Berlin",
-            "correct it: an abbreviation such as CET says nothing of daylight saving",
+            "correct it: an abbreviation such as CET does not define daylight saving",
         )
 
 

@@ -1,4 +1,4 @@
-"""`shardline status`: what a submitted run and its jobs do, and why one failed."""
+"""`shardline status`: state of a submitted run and its jobs, and the cause of a failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from google.cloud.aiplatform import PipelineJob
 
 ENDED = frozenset({"succeeded", "failed", "cancelled", "skipped", "not_triggered", "expired", "partially_succeeded"})
-# Vertex Pipelines labels a run, and Google's launchers the CustomJobs that they start for it.
+# Vertex Pipelines sets this label on a run, and Google's launchers on the run's CustomJobs.
 _BILLING_LABEL = "vertex-ai-pipelines-run-billing-id"
 _DATAFLOW_ENDED = frozenset({"done", "failed", "cancelled", "updated", "drained"})
 _JOB_PREFIX = "shardline-"
@@ -41,7 +41,7 @@ class Task:
     started_at: datetime | None
     ended_at: datetime | None
     containers: tuple[str, ...]
-    """Full names of the CustomJobs that ran its own container, one for each attempt."""
+    """Full names of the CustomJobs that ran its container, one per attempt."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,19 @@ class Job:
     console: str
     created_at: datetime | None
     started_at: datetime | None
-    """When it first had machines: one that waits after a preemption has had some."""
+    """When it first had machines, also if it waits again after a preemption."""
     ended_at: datetime | None
     resource: Any = None
-    """Of a CustomJob, the SDK's object."""
+    """The SDK's object of a CustomJob."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether it has ended."""
         return self.state in (_DATAFLOW_ENDED if self.kind == "Dataflow job" else ENDED)
 
     @property
     def waits(self) -> bool:
-        """Whether it is a CustomJob that never had machines; Dataflow queues by itself, for hours where told to."""
+        """Whether it is a CustomJob that never had machines. Dataflow has its own queue, for up to hours."""
         return self.kind == "CustomJob" and self.state in ("queued", "pending") and self.started_at is None
 
 
@@ -80,11 +80,11 @@ class Failure:
     task: str
     """The task that failed first; empty: none did."""
     said: str
-    """What the service says of the task, its job, or the run."""
+    """The service's error message about the task, its job, or the run."""
     told: str
-    """What the stage itself says: its error.json; empty: it left none."""
+    """Error message of the stage, from its error.json; empty: there is none."""
     cause: str
-    """Likely cause in words; empty: unknown."""
+    """Description of the likely cause; empty: unknown."""
     kind: str
     """Name of the cause; empty: unknown."""
     todo: str
@@ -92,14 +92,14 @@ class Failure:
 
 
 def find_runs(run: str, *, config: RunConfig | None = None, project: str = "", region: str = "") -> list[PipelineJob]:
-    """Return the jobs of a run: one for each region in which it was tried, in the order of the regions.
+    """Return the PipelineJobs of a run: one per region in which it was tried, in the order of the regions.
 
     Args:
-        run: Id or full resource name of a PipelineJob; a run's folder, or a line's, for the job that was submitted
-            last; LINE:latest, where the configuration says where lines are.
-        config: Configuration that names project, regions and line.
-        project: Project that wins over the configuration's.
-        region: Region that wins over the configuration's; the run is looked for there alone.
+        run: Id or full resource name of a PipelineJob; the folder of a run, or of a line for its last submission;
+            LINE:latest with a configuration.
+        config: Configuration with project, regions and line.
+        project: Overrides the configuration's project.
+        region: Overrides the configuration's regions.
 
     Raises:
         ConfigError: There is no such run, or project and region cannot be known.
@@ -118,16 +118,16 @@ def find_runs(run: str, *, config: RunConfig | None = None, project: str = "", r
                 allowed="projects/PROJECT/locations/REGION/pipelineJobs/ID, or an id with its project and region",
                 todo="add --config CONFIG, or --project and --region",
             )
-    found = [job for place in places if (job := find_job(run, *place)) is not None]
-    found = [job for job in found if line in ("", job.labels.get(LINE_LABEL))]
-    if not found:
-        where = ", ".join(f"project {one}, region {two}" for one, two in places if one)
+    jobs = [job for place in places if (job := find_job(run, *place)) is not None]
+    jobs = [job for job in jobs if line in ("", job.labels.get(LINE_LABEL))]
+    if not jobs:
+        searched = ", ".join(f"project {name}, region {location}" for name, location in places if name)
         raise ConfigError(
-            f"there is no run {run}{' of line ' + line if line else ''}{' in ' + where if where else ''}",
+            f"there is no run {run}{' of line ' + line if line else ''}{' in ' + searched if searched else ''}",
             allowed="the id of a run that was submitted there",
             todo="check id, project and region; `shardline submit` prints all three",
         )
-    return found
+    return jobs
 
 
 def _job_of(run: str) -> str:
@@ -137,25 +137,25 @@ def _job_of(run: str) -> str:
         raise ConfigError(
             f"{run} is a run of this machine",
             allowed="runs of Vertex AI",
-            todo=f"look at it with: shardline inspect {run} (or report); its logs are in its page",
+            todo=f"see: shardline inspect {run} (or report); its page has the logs",
         )
     return job
 
 
 def line_of(job: PipelineJob) -> str:
-    """Return the URI of the line's folder of a run."""
+    """Return the URI of a run's line."""
     return str(job.gca_resource.runtime_config.gcs_output_directory).removesuffix(f"/{PIPELINE_FOLDER}")
 
 
 def read_tasks(job: PipelineJob) -> list[Task]:
-    """Return the tasks of a run as they were read last, in the order of the line.
+    """Return the tasks of a run since the last refresh, in the order of the line.
 
-    Those that only hold others (the pipeline) are left out; one that KFP's cache has is `reused`.
+    Groups of tasks (the pipeline itself) are omitted; a task from KFP's cache is `reused`.
     """
     names = [*TASKS, "record"]
     details = sorted(
         job.gca_resource.job_detail.task_details,
-        key=lambda each: names.index(each.task_name) if each.task_name in names else len(names),
+        key=lambda detail: names.index(detail.task_name) if detail.task_name in names else len(names),
     )
     parents = {detail.parent_task_id for detail in details}
     tasks = []
@@ -177,58 +177,58 @@ def read_tasks(job: PipelineJob) -> list[Task]:
 
 
 def find_jobs(job: PipelineJob, *, complete: bool = False) -> list[Job]:
-    """Return the CustomJobs and Dataflow jobs that a run started, the oldest first; jobs of others never are.
+    """Return the CustomJobs and Dataflow jobs that a run started, the oldest first.
 
     Args:
         job: The run.
-        complete: Whether it is an error when the account may not look for Dataflow jobs.
+        complete: Whether to raise if the account may not list Dataflow jobs.
     """
-    found = [*_find_custom_jobs(job), *_find_dataflow_jobs(job, complete=complete)]
-    return sorted(found, key=lambda each: each.created_at or datetime.max.replace(tzinfo=UTC))
+    children = [*_find_custom_jobs(job), *_find_dataflow_jobs(job, complete=complete)]
+    return sorted(children, key=lambda child: child.created_at or datetime.max.replace(tzinfo=UTC))
 
 
 def _find_custom_jobs(job: PipelineJob) -> Iterator[Job]:
     message = job.gca_resource
-    own = {name.rpartition("/")[2] for task in read_tasks(job) for name in task.containers}
-    since = message.create_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    container_ids = {name.rpartition("/")[2] for task in read_tasks(job) for name in task.containers}
+    created_after = message.create_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with explained(f"the jobs in {job.location}"):
         started = import_sdk().CustomJob.list(
-            filter=f'create_time>="{since}"', project=job.project, location=job.location
+            filter=f'create_time>="{created_after}"', project=job.project, location=job.location
         )
-    for each in started:
-        found = each.gca_resource
-        label = found.labels.get(_BILLING_LABEL)
-        # The container of a plain task is a CustomJob too; the service ends it with its task.
-        if each.name in own or not label or label != message.labels.get(_BILLING_LABEL):
+    for custom_job in started:
+        child = custom_job.gca_resource
+        label = child.labels.get(_BILLING_LABEL)
+        # The container of a plain task is also a CustomJob; the service ends it with its task.
+        if custom_job.name in container_ids or not label or label != message.labels.get(_BILLING_LABEL):
             continue
         yield Job(
             kind="CustomJob",
-            id=each.name,
+            id=custom_job.name,
             region=job.location,
-            task=found.display_name.removeprefix(f"{message.display_name}-"),
-            state=state_of(found),
-            error=found.error.message,
-            console=f"https://console.cloud.google.com/ai/platform/locations/{job.location}/training/{each.name}"
+            task=child.display_name.removeprefix(f"{message.display_name}-"),
+            state=state_of(child),
+            error=child.error.message,
+            console=f"https://console.cloud.google.com/ai/platform/locations/{job.location}/training/{custom_job.name}"
             f"?project={job.project}",
-            created_at=found.create_time or None,
-            started_at=found.start_time or None,
-            ended_at=found.end_time or None,
-            resource=each,
+            created_at=child.create_time or None,
+            started_at=child.start_time or None,
+            ended_at=child.end_time or None,
+            resource=custom_job,
         )
 
 
 def _find_dataflow_jobs(job: PipelineJob, *, complete: bool) -> Iterator[Job]:
-    """Yield the Dataflow jobs with the labels of line and run; the service filters by no label."""
+    """Yield the Dataflow jobs with the labels of line and run; the service has no filter by label."""
     from google.api_core.exceptions import Forbidden
     from google.cloud import dataflow_v1beta3 as dataflow
 
     message = job.gca_resource
     if not any(task.name == "shard" and task.started_at for task in read_tasks(job)):
         return
-    # Sharding runs in cloud.region, wherever the run is tried.
+    # Sharding always runs in cloud.region.
     config = json.loads(dict(message.runtime_config.parameter_values).get("shard_config", "{}"))
     region = str(config.get("cloud", {}).get("region", "")) or job.location
-    wanted = {LINE_LABEL: message.labels.get(LINE_LABEL), RUN_LABEL: run_label(job.name)}.items()
+    labels = {LINE_LABEL: message.labels.get(LINE_LABEL), RUN_LABEL: run_label(job.name)}.items()
     place = {"project_id": job.project, "location": region}
     with explained(f"the Dataflow jobs in {region}"):
         client = dataflow.JobsV1Beta3Client()
@@ -237,21 +237,21 @@ def _find_dataflow_jobs(job: PipelineJob, *, complete: bool) -> Iterator[Job]:
                 is_older = summary.create_time and summary.create_time < message.create_time
                 if is_older or not summary.name.startswith(_JOB_PREFIX):
                     continue
-                # A list holds summaries, mostly without labels.
+                # List responses are summaries, mostly without labels.
                 request = {**place, "job_id": summary.id, "view": dataflow.JobView.JOB_VIEW_ALL}
-                found = summary if summary.labels else client.get_job(request=request, timeout=CALL_TIMEOUT_S)
-                if wanted <= dict(found.labels).items():
+                child = summary if summary.labels else client.get_job(request=request, timeout=CALL_TIMEOUT_S)
+                if labels <= dict(child.labels).items():
                     yield Job(
                         kind="Dataflow job",
-                        id=found.id,
+                        id=child.id,
                         region=region,
                         task="shard",
-                        state=found.current_state.name.lower().removeprefix("job_state_"),
+                        state=child.current_state.name.lower().removeprefix("job_state_"),
                         error="",
-                        console=f"https://console.cloud.google.com/dataflow/jobs/{region}/{found.id}"
+                        console=f"https://console.cloud.google.com/dataflow/jobs/{region}/{child.id}"
                         f"?project={job.project}",
-                        created_at=found.create_time or None,
-                        started_at=found.start_time or None,
+                        created_at=child.create_time or None,
+                        started_at=child.start_time or None,
                         ended_at=None,
                     )
         except Forbidden:
@@ -260,27 +260,27 @@ def _find_dataflow_jobs(job: PipelineJob, *, complete: bool) -> Iterator[Job]:
 
 
 def explain(job: PipelineJob, tasks: Sequence[Task], jobs: Sequence[Job]) -> Failure:
-    """Return why a run failed: the error of its task, its stage's own error, and the cause that the texts name."""
+    """Return why a run failed: errors of the task and of the stage, and the likely cause from both."""
     failed = next((task for task in tasks if task.state == "failed"), None)
     name = failed.name if failed else ""
     document = None
-    # The bucket itself may be what failed.
+    # The bucket itself may have failed.
     with suppress(ShardlineError):
         document = find_errors(line_of(job), job.name).get(name)
         if document is None and name in STAGES:
             document = find_last_error(line_of(job), name, job.name)
-    own = [each.error for each in jobs if each.task == name and each.error]
-    said = [*own, failed.error if failed else "", job.gca_resource.error.message]
+    job_errors = [child.error for child in jobs if child.task == name and child.error]
+    messages = [*job_errors, failed.error if failed else "", job.gca_resource.error.message]
     of_stage = [document.message] if document is not None and document.exit_code == EXIT_FAULT else []
-    cause: Cause | None = find_cause([*said, *of_stage])
+    cause: Cause | None = find_cause([*messages, *of_stage])
     if document is not None and document.exit_code == EXIT_USER_ERROR:
-        # A stage knows best what it was given.
+        # A stage's own message about a user error is more precise than a pattern.
         cause = None
     code = cause.exit_code if cause else document.exit_code if document else EXIT_FAULT
     logs = f"see `shardline logs {job.resource_name}{' --task ' + name if name else ''}`"
     return Failure(
         task=name,
-        said=next(filter(None, said), ""),
+        said=next(filter(None, messages), ""),
         told=document.message if document else "",
         cause=cause.cause if cause else "",
         kind=cause.kind if cause else "",
@@ -290,16 +290,16 @@ def explain(job: PipelineJob, tasks: Sequence[Task], jobs: Sequence[Job]) -> Fai
 
 
 def read_status(job: PipelineJob) -> dict[str, Any]:
-    """Return a run as it was read last, as JSON values."""
+    """Return the state of a run since the last refresh, as JSON values."""
     tasks, jobs, line = read_tasks(job), find_jobs(job), line_of(job)
     goodput, note, warnings = None, "", []
     try:
         goodput = read_goodput(line, job.name)
-        made = find_output(line, job.name, "shard")
-        warnings = read_warnings(made) if made is not None else []
+        shards_uri = find_output(line, job.name, "shard")
+        warnings = read_warnings(shards_uri) if shards_uri is not None else []
     except ShardlineError as error:
-        # The services have answered: that is worth showing without the bucket.
-        note = f"no account of the training: {first_line(error)}"
+        # Without the bucket, the answers of the services are still shown.
+        note = f"the training's goodput is unavailable: {first_line(error)}"
     message = job.gca_resource
     return {
         "run": job.resource_name,
@@ -309,7 +309,7 @@ def read_status(job: PipelineJob) -> dict[str, Any]:
         "created_at": message.create_time.isoformat(timespec="seconds"),
         "ended_at": message.end_time.isoformat(timespec="seconds") if message.end_time else None,
         "tasks": [_values(task) for task in tasks],
-        "jobs": [_values(each) for each in jobs],
+        "jobs": [_values(child) for child in jobs],
         "training": goodput.model_dump(mode="json") if goodput else None,
         "stops": count_stops(goodput) if goodput else "",
         "note": note,
@@ -318,16 +318,16 @@ def read_status(job: PipelineJob) -> dict[str, Any]:
     }
 
 
-def _values(found: Task | Job) -> dict[str, Any]:
-    """Return a task or a job as JSON values, with the seconds that it has taken."""
-    values = {name: value for name, value in vars(found).items() if name != "resource"}
-    took = (found.ended_at - found.started_at).total_seconds() if found.started_at and found.ended_at else None
+def _values(entry: Task | Job) -> dict[str, Any]:
+    """Return a task or a job as JSON values, with its duration in seconds."""
+    values = {name: value for name, value in vars(entry).items() if name != "resource"}
+    took = (entry.ended_at - entry.started_at).total_seconds() if entry.started_at and entry.ended_at else None
     times = {name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)}
     return {**values, **times, "took_s": took}
 
 
 def status_lines(status: dict[str, Any]) -> Iterator[str]:
-    """Yield a status in lines: the run, its tasks, its jobs, its training, and why it failed."""
+    """Yield the lines of a status: the run, its tasks, its jobs, its training, and why it failed."""
     name = status["run"].rpartition("/")[2]
     yield f"run {name}: {status['state']}"
     yield f"  {status['console']}"
@@ -351,8 +351,8 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
 
 
 def failure_lines(failure: Failure) -> Iterator[str]:
-    """Yield why a run failed, in lines."""
-    yield f"error: {'task ' + failure.task if failure.task else 'the run'} failed: {failure.said or 'nothing was said'}"
+    """Yield the lines that explain a failure."""
+    yield f"error: {'task ' + failure.task if failure.task else 'the run'} failed: {failure.said or 'no error message'}"
     if failure.told:
         yield from ("  the stage says: " + failure.told).splitlines()
     if failure.cause:
@@ -362,6 +362,6 @@ def failure_lines(failure: Failure) -> Iterator[str]:
 
 
 def refresh(job: PipelineJob) -> None:
-    """Read a run again."""
+    """Read the current state of a run from the service."""
     with explained(f"run {job.name}"):
         _ = job.state

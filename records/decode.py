@@ -1,11 +1,9 @@
-"""From the bytes of an image file to RGB pixels: one decoder for the check while sharding and for the trainer.
+"""Decode image files to RGB pixels: one decoder for the check while sharding and for the trainer.
 
-What passes the check must decode in training, so both use this module, with the same strictness. JPEG goes through
-libjpeg-turbo (simplejpeg) and every warning of it refuses the file, but those about bytes that are no part of the
-picture (`_repair_jpeg`): sharding stores such a file without them. The rest goes through Pillow (records/pixels.py,
-which has the rule for pixels).
-Importing this changes no global state; a limit on the pixels is checked here, so that Pillow's own, which warns, is not
-reached.
+Both use this module with the same strictness, so that an accepted image decodes in training. JPEG is decoded by
+libjpeg-turbo (simplejpeg). Each of its warnings rejects the file, except those about bytes outside of the picture
+(`_repair_jpeg`), which sharding removes. Other formats are decoded by Pillow (records/pixels.py).
+Importing this module changes no global state. The limit on pixels is checked here, below Pillow's own limit.
 """
 
 from __future__ import annotations
@@ -38,17 +36,17 @@ _STANDALONE_MARKERS = {0x00, 0x01, *range(0xD0, 0xD8)}
 _SEQUENTIAL_FRAMES = {0xC0, 0xC1}
 # Places of the numbers of components in the segments of a frame and of a scan, behind marker and length.
 _FRAME_COMPONENTS, _SCAN_COMPONENTS = 9, 4
-# In coded data a 0xff is followed by 0, by more of them or by a restart marker; others end it.
+# In coded data a 0xff is followed by 0x00, 0xff or a restart marker; other markers end it.
 _SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")
 # libjpeg's warning (JWRN_EXTRANEOUS_DATA) at the end marker: all coded data was read before, without a warning.
-_BEFORE_END = re.compile(r"([0-9]+) extraneous bytes before marker 0xd9")
-# What damage leaves over is hardly ever a run of one value; a few bytes may be.
+_EXTRANEOUS_BYTES = re.compile(r"([0-9]+) extraneous bytes before marker 0xd9")
+# Damaged data is unlikely to end in a run of this many equal bytes.
 _SHORTEST_FILLING = 4
 _JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 
 class Header(NamedTuple):
-    """What the first bytes of an image file say about it."""
+    """Format, size and colour mode of an image file, from its first bytes."""
 
     image_format: str
     width: int
@@ -73,7 +71,7 @@ def decode_rgb(content: bytes, *, reduction: int = 1, max_pixels: int | None = M
 
 
 def reducible_size(content: bytes) -> tuple[int, int] | None:
-    """Return (height, width) of an image that can be decoded at a reduction, None of all others.
+    """Return (height, width) of an image that can be decoded at a reduction, else None.
 
     Raises:
         UndecodableImage: Its header is damaged.
@@ -102,10 +100,10 @@ def decode(
     Raises:
         UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
     """
-    found = require_format(content)
-    if found == "jpeg":
+    file_format = require_format(content)
+    if file_format == "jpeg":
         return _decode_jpeg(content, reduction, max_pixels)
-    if found == "png":
+    if file_format == "png":
         _check_png_chunks(content)
     return decode_with_pillow(content, background=background, max_pixels=max_pixels)
 
@@ -116,28 +114,28 @@ def read_header(content: bytes, *, max_pixels: int | None = MAX_PIXELS) -> Heade
     Raises:
         UndecodableImage: It is empty, of no known format, its header is damaged, or it is too large.
     """
-    found = require_format(content)
+    file_format = require_format(content)
     try:
-        if found == "jpeg":
+        if file_format == "jpeg":
             height, width, colorspace = _read_jpeg_header(content)
             mode = _JPEG_MODES.get(colorspace, "RGB")
         else:
-            with open_image(content, found) as image:
+            with open_image(content, file_format) as image:
                 (width, height), mode = image.size, image.mode
         check_size(width, height, max_pixels)
     except PILLOW_ERRORS as error:
-        raise UndecodableImage(f"damaged {found}: {error or type(error).__name__}") from None
-    return Header(found, width, height, mode)
+        raise UndecodableImage(f"damaged {file_format}: {error or type(error).__name__}") from None
+    return Header(file_format, width, height, mode)
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of what decides the bytes of changed images.
+    """Return the versions of the libraries that determine the bytes of changed images.
 
-    Pillow encodes; simplejpeg, which holds a libjpeg-turbo of its own, decodes JPEGs.
+    Pillow encodes; simplejpeg, which bundles libjpeg-turbo, decodes JPEGs.
     """
-    found = {name: features.version(name) for name in ("libjpeg_turbo", "zlib_ng", "zlib")}
+    features_found = {name: features.version(name) for name in ("libjpeg_turbo", "zlib_ng", "zlib")}
     versions = {"pillow": PIL.__version__, "simplejpeg": str(simplejpeg.__version__)}
-    return versions | {name: version for name, version in found.items() if version}
+    return versions | {name: version for name, version in features_found.items() if version}
 
 
 def _decode_jpeg(content: bytes, reduction: int, max_pixels: int | None) -> Decoded:
@@ -162,32 +160,32 @@ def _decode_jpeg_once(content: bytes, reduction: int, max_pixels: int | None) ->
     check_size(width, height, max_pixels)
     mode = _JPEG_MODES.get(colorspace, "RGB")
     if mode == "CMYK":
-        # libjpeg-turbo has no CMYK to RGB; decoding it all the same is the strict check that Pillow lacks.
+        # Decoded twice: libjpeg-turbo for the strict check, Pillow for the conversion from CMYK to RGB.
         simplejpeg.decode_jpeg(content, colorspace="CMYK")
         return decode_with_pillow(content, max_pixels=max_pixels)
     if reduction == 1:
         return Decoded(simplejpeg.decode_jpeg(content), "jpeg", mode)
-    # simplejpeg takes the smallest of libjpeg-turbo's scales that is not below these sides: exactly this one.
+    # simplejpeg takes the smallest of libjpeg-turbo's scales with at least these sides, which is this reduction.
     least = {"min_height": -(-height // reduction), "min_width": -(-width // reduction)}
     return Decoded(simplejpeg.decode_jpeg(content, **least), "jpeg", mode)
 
 
 def _read_jpeg_header(content: bytes) -> tuple[int, int, str]:
-    """Return height, width and colour space of a JPEG; raise ValueError where it has no sound header."""
+    """Return height, width and colour space of a JPEG; raise ValueError if its header is damaged."""
     try:
-        found = simplejpeg.decode_jpeg_header(content)
+        header = simplejpeg.decode_jpeg_header(content)
     except ValueError:
-        found = simplejpeg.decode_jpeg_header(_repair_jpeg(content))
-    height, width, colorspace, _ = found
+        header = simplejpeg.decode_jpeg_header(_repair_jpeg(content))
+    height, width, colorspace, _ = header
     return height, width, colorspace
 
 
 def _repair_jpeg(content: bytes) -> bytes:
-    """Return a JPEG without the oddities that phones write and viewers pass over; its coded data stays as it is.
+    """Return a JPEG without oddities that phones write and viewers ignore; its coded data is unchanged.
 
-    Bytes between two segments are left out, scan parameters of a sequential file (Ss, Se, Ah and Al) are those that
-    ITU T.81, B.2.3 asks for, and an end marker is added to a sequential file that has all of its scans: of a cut
-    progressive one nobody can tell whether scans are missing.
+    Bytes between segments are removed, scan parameters of a sequential file (Ss, Se, Ah and Al) are set to those of
+    ITU T.81, B.2.3, and an end marker is added to a sequential file with all of its scans. A truncated progressive file
+    gets none, since missing scans cannot be detected.
     """
     parts = [content[:2]]
     at, is_sequential, missing = 2, False, 1
@@ -209,30 +207,30 @@ def _repair_jpeg(content: bytes) -> bytes:
             if is_sequential:
                 missing -= segment[_SCAN_COMPONENTS]
                 segment = segment[:-3] + b"\x00\x3f\x00"
-            found = _SCAN_END.search(content, end)
-            at = found.start() if found else len(content)
+            scan_end = _SCAN_END.search(content, end)
+            at = scan_end.start() if scan_end else len(content)
             segment += content[end:at]
         parts.append(segment)
     return b"".join([*parts, _JPEG_END]) if is_sequential and missing <= 0 else content
 
 
 def _drop_filling(content: bytes, warning: str) -> bytes:
-    """Return a JPEG without the zeros, or many equal bytes, before its end marker that a warning of libjpeg counts.
+    """Return a JPEG without the zeros, or many equal bytes, before its end marker that libjpeg warns about.
 
-    Other bytes stay: where coded data is damaged, some of it is left over in the same way.
+    Other bytes stay, since they may be a rest of damaged coded data.
     """
-    found = _BEFORE_END.search(warning)
-    if found is None:
+    match = _EXTRANEOUS_BYTES.search(warning)
+    if match is None:
         return content
     end = len(content) - len(_JPEG_END)
-    filling = content[end - int(found[1]) : end]
+    filling = content[end - int(match[1]) : end]
     if any(filling) and (len(filling) < _SHORTEST_FILLING or len(set(filling)) > 1):
         return content
     return content[: end - len(filling)] + _JPEG_END
 
 
 def _check_png_chunks(content: bytes) -> None:
-    """Check what Pillow does not: that the file is whole and the critical chunks have their checksum."""
+    """Check that a PNG is complete and that the checksums of its critical chunks match, which Pillow does not."""
     at = len(_PNG_SIGNATURE)
     while at + 12 <= len(content):
         (length,) = struct.unpack_from(">I", content, at)

@@ -1,7 +1,7 @@
-"""Fields of a sample, read from the bytes that the index points at: its members of a tar, or its tf.train.Example.
+"""Read the fields of a sample from its stored bytes: the members of a tar, or a tf.train.Example.
 
-Shards that `shardline data adopt` has indexed are read as well: their samples are an image and a label, and the label
-is in the index. The bytes agree with their checksum already, so what does not parse is wrong in the shard.
+Shards indexed by `shardline data adopt` have an image, and a label in the index. The checksum of the bytes is already
+verified, so bytes that do not parse are an error of the shard.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from records import tar
 from records.index import DamagedSample
 from records.tfrecord import Example, find_image, first_value
 
-# What json, struct, protobuf and our own checks raise of bytes that are no sample.
+# Errors of json, struct, protobuf and our own checks for bytes that are no sample.
 _UNREADABLE = (
     *(AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError),
     *(struct.error, DecodeError),
@@ -33,16 +33,16 @@ class FieldReader:
 
     Args:
         manifest: Of the shards.
-        wanted: Names of the fields; None: all.
+        names: Names of the fields to read; None: all.
 
     Raises:
         DataError: The samples have no such field.
     """
 
-    def __init__(self, manifest: ShardManifest, wanted: Sequence[str] | None = None) -> None:
+    def __init__(self, manifest: ShardManifest, names: Sequence[str] | None = None) -> None:
         fields = manifest.sample_fields
-        wanted = tuple(fields if wanted is None else wanted)
-        if missing := [name for name in wanted if name not in fields]:
+        names = tuple(fields if names is None else names)
+        if missing := [name for name in names if name not in fields]:
             raise DataError(
                 f"the shards have no field {', '.join(map(repr, missing))}",
                 allowed="their fields: " + ", ".join(f"{name} ({entry.kind})" for name, entry in fields.items()),
@@ -52,24 +52,24 @@ class FieldReader:
         self._has_names = bool(manifest.fields)
         # The index holds the label of samples that have one.
         label = manifest.label_field
-        self._label = label if label in wanted and fields[label].kind == "class" else None
-        self._image = manifest.image_field if manifest.image_field in wanted else None
-        self._others: dict[str, FieldKind] = {
-            name: fields[name].kind for name in wanted if name not in (self._label, self._image)
+        self._label = label if label in names and fields[label].kind == "class" else None
+        self._image = manifest.image_field if manifest.image_field in names else None
+        self._remaining: dict[str, FieldKind] = {
+            name: fields[name].kind for name in names if name not in (self._label, self._image)
         }
 
     def read(self, stored: bytes, label: int) -> dict[str, Any]:
-        """Return the value of each wanted field by name.
+        """Return the value of each requested field by name.
 
         An image and bytes are the file (bytes), text str, a class int, classes tuple[int, ...], a number float, json
         the value. Classes are places in the field's list in the manifest, ascending.
 
         Args:
-            stored: The whole sample, as the index points at it.
-            label: Of the sample, from the index.
+            stored: The bytes of the sample.
+            label: Its label in the index.
 
         Raises:
-            DamagedSample: A field is not in it, or cannot be read.
+            DamagedSample: A field is missing or unreadable.
         """
         values: dict[str, Any] = {} if self._label is None else {self._label: label}
         try:
@@ -79,7 +79,7 @@ class FieldReader:
                 self._read_example(stored, values)
         except _UNREADABLE as error:
             raise DamagedSample(
-                f"a sample cannot be taken apart ({error})",
+                f"a sample cannot be parsed ({error})",
                 allowed="samples as the shard stage wrote them",
                 todo="run the shard stage again with --fresh",
             ) from None
@@ -88,7 +88,7 @@ class FieldReader:
     def _read_members(self, stored: bytes, values: dict[str, Any]) -> None:
         if self._image is not None:
             values[self._image] = _require(tar.find_image(stored))
-        if not self._others:
+        if not self._remaining:
             return
         files: dict[str, bytes] = {}
         described: dict[str, Any] = {}
@@ -96,9 +96,9 @@ class FieldReader:
             name, dot, _ = extension.partition(".")
             if extension == "json":
                 described = json.loads(stored[begin:end])
-            elif dot and name in self._others:
+            elif dot and name in self._remaining:
                 files[name] = stored[begin:end]
-        for name, kind in self._others.items():
+        for name, kind in self._remaining.items():
             if kind in ("image", "bytes"):
                 values[name] = files[name]
             elif kind == "text":
@@ -114,7 +114,7 @@ class FieldReader:
                 values[name] = float(value) if kind == "number" else value
 
     def _read_example(self, stored: bytes, values: dict[str, Any]) -> None:
-        if self._image is None and not self._others:
+        if self._image is None and not self._remaining:
             return
         example = Example.FromString(stored)
         if self._image is not None:
@@ -122,7 +122,7 @@ class FieldReader:
                 first_value(example, self._image) if self._has_names else find_image(example)
             )
         feature = example.features.feature
-        for name, kind in self._others.items():
+        for name, kind in self._remaining.items():
             key = name if self._has_names else "image/class/label"
             if kind == "classes":
                 values[name] = tuple(feature[key].int64_list.value) if key in feature else _require(None)
@@ -134,14 +134,14 @@ class FieldReader:
 
 
 def image_of(stored: bytes, manifest: ShardManifest) -> bytes:
-    """Return the image file of a sample: of several images, the first.
+    """Return the first image file of a sample.
 
     Args:
-        stored: The whole sample, as the index points at it.
-        manifest: Of the shards, which have a field of kind image.
+        stored: The bytes of the sample.
+        manifest: Manifest of the shards, which have a field of kind image.
 
     Raises:
-        DamagedSample: There is none in it.
+        DamagedSample: The sample has no image.
     """
     assert manifest.image_field is not None
     image: bytes = FieldReader(manifest, [manifest.image_field]).read(stored, 0)[manifest.image_field]
@@ -149,10 +149,10 @@ def image_of(stored: bytes, manifest: ShardManifest) -> bytes:
 
 
 def path_in(stored: bytes, shard_format: str) -> str | None:
-    """Return the path of a sample in its source; None where it has none, or cannot be read.
+    """Return the path of a sample in its source; None if it is missing or unreadable.
 
     Args:
-        stored: The whole sample, as the index points at it.
+        stored: The bytes of the sample.
         shard_format: webdataset or tfrecord.
     """
     try:

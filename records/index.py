@@ -1,4 +1,4 @@
-"""The index of a shard, NAME.idx.npy: where each sample lies, its label, and what it was made of.
+"""Index of a shard, NAME.idx.npy: offset, label and hashes of each sample.
 
 An index is a NumPy file of one array [samples] of dtype `ROW`, in the order of the samples in the shard; `numpy.load`
 reads it. The manifest has its size and crc32c. Samples are numbered over all shards in the manifest's order
@@ -38,19 +38,19 @@ Index = npt.NDArray[np.void]
 """Rows [n] of dtype `ROW`."""
 NO_LABEL = -1
 
-# Rows that a SampleIndex keeps: those of some hundred shards.
-_KEPT_BYTES = 64 << 20
-# Ranged reads under way, which is also the number of samples held: enough to hide a bucket's latency of some 30 ms.
+# Cached rows of a SampleIndex: some hundred shards.
+_CACHE_BYTES = 64 << 20
+# Concurrent range reads and samples in memory: enough to hide a bucket's latency of some 30 ms.
 _THREADS = 32
 _TODO = "run the shard stage again with --fresh, or copy the folder of shards again"
 
 
 class DamagedSample(DataError):
-    """The bytes of one sample are wrong, or are no image; what is around it may be right."""
+    """One sample is damaged, or no image; its neighbours may be intact."""
 
 
 def pack_index(rows: Index) -> bytes:
-    """Return an index file; equal rows are equal bytes."""
+    """Return an index file; equal rows give equal bytes."""
     assert rows.dtype == ROW and rows.ndim == 1, rows.dtype
     stream = io.BytesIO()
     np.save(stream, rows, allow_pickle=False)
@@ -58,7 +58,7 @@ def pack_index(rows: Index) -> bytes:
 
 
 def unpack_index(content: bytes, entry: ShardEntry) -> Index:
-    """Return the rows [samples] of an index file, compared with the manifest.
+    """Return the rows [samples] of an index file, verified by the manifest.
 
     Raises:
         DataError: It is damaged, or is no index of this version.
@@ -96,12 +96,12 @@ def read_index(folder_uri: str, entry: ShardEntry) -> Index:
 
 
 class SampleIndex:
-    """Rows of the samples of all shards by their place; those of the shards that were asked for last are kept.
+    """Rows of the samples of all shards by place, with an LRU cache of shards.
 
     Args:
-        manifest: Of the shards.
+        manifest: Manifest of the shards.
         folder_uri: Its folder.
-        read: Returns the content of a shard's index; unset: it is read where it lies.
+        read: Returns the content of a shard's index; unset: it is read from its URI.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class SampleIndex:
         self.manifest = manifest
         self._folder_uri, self._read = folder_uri, read
         self._count = sum(manifest.shards.samples)
-        self._kept: OrderedDict[int, Index] = OrderedDict()
-        self._kept_bytes = 0
+        self._cached: OrderedDict[int, Index] = OrderedDict()
+        self._cached_bytes = 0
 
     def __len__(self) -> int:
         return self._count
@@ -129,26 +129,26 @@ class SampleIndex:
 
     def rows(self, shard: int) -> Index:
         """Return the rows [samples] of a shard, by its number; raises as `read_index`."""
-        if shard in self._kept:
-            self._kept.move_to_end(shard)
-            return self._kept[shard]
+        if shard in self._cached:
+            self._cached.move_to_end(shard)
+            return self._cached[shard]
         entry = self.manifest.shards[shard]
         rows = read_index(self._folder_uri, entry) if self._read is None else unpack_index(self._read(entry), entry)
-        self._kept[shard] = rows
-        self._kept_bytes += rows.nbytes
-        while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+        self._cached[shard] = rows
+        self._cached_bytes += rows.nbytes
+        while self._cached_bytes > _CACHE_BYTES and len(self._cached) > 1:
+            self._cached_bytes -= self._cached.popitem(last=False)[1].nbytes
         return rows
 
     def labels(self, first: int, count: int) -> npt.NDArray[np.int32]:
         """Return the labels [count] of the samples from a place on."""
-        found = []
+        pieces = []
         while count > 0:
             shard, row = self.manifest.shards.locate(first)
-            own = self.rows(shard)["label"][row : row + count]
-            found.append(own)
-            first, count = first + len(own), count - len(own)
-        return np.concatenate([np.empty(0, np.int32), *found])
+            labels = self.rows(shard)["label"][row : row + count]
+            pieces.append(labels)
+            first, count = first + len(labels), count - len(labels)
+        return np.concatenate([np.empty(0, np.int32), *pieces])
 
 
 def choose_by_class(index: SampleIndex, count: int) -> list[int]:
@@ -168,24 +168,24 @@ def choose_by_class(index: SampleIndex, count: int) -> list[int]:
             break
         places += range(shards.first[shard], shards.first[shard] + shards.samples[shard])
         labels.append(index.rows(shard)["label"])
-    every = np.concatenate([np.empty(0, np.int32), *labels])
-    order = np.argsort(every, kind="stable")
-    ordered = every[order]
+    by_label = np.concatenate([np.empty(0, np.int32), *labels])
+    order = np.argsort(by_label, kind="stable")
+    ordered = by_label[order]
     # Rank within the class: distance from the class's first place.
     ranks = np.arange(len(order)) - np.searchsorted(ordered, ordered)
     return [places[at] for at in order[np.lexsort((ordered, ranks))][:count].tolist()]
 
 
 def read_samples(index: SampleIndex, folder_uri: str, places: Iterable[int]) -> Iterator[bytes]:
-    """Yield the bytes of samples, in order, each compared with its checksum: from a bucket many at a time.
+    """Yield the bytes of samples, in order and verified by checksum, with concurrent reads from a bucket.
 
     Args:
-        index: Of all samples.
+        index: Index of all samples.
         folder_uri: Folder of the shards.
-        places: Of the samples.
+        places: Places of the samples.
 
     Raises:
-        DataError: A sample is damaged, or its shard is not there.
+        DataError: A sample is damaged, or its shard is missing.
     """
     shards = index.manifest.shards
 
@@ -199,23 +199,23 @@ def read_samples(index: SampleIndex, folder_uri: str, places: Iterable[int]) -> 
         remaining = iter(places)
         while batch := list(islice(remaining, _THREADS)):
             for place in batch:
-                index[place]  # the index is not made for several threads
+                index[place]  # SampleIndex is not thread-safe: fill its cache here
             yield from pool.map(read, batch)
 
 
 def read_payload(shard: int | str, row: Any, *, name: str | None = None) -> bytes:
-    """Return the bytes of one sample, checked.
+    """Return the bytes of one sample, verified.
 
     Args:
-        shard: URI of the shard file, or a descriptor of it; its file position is neither used nor moved.
+        shard: URI of the shard file, or a file descriptor, whose position is neither used nor changed.
         row: Its row of the index.
-        name: What errors call the shard; unset: its URI.
+        name: Name of the shard in errors; unset: its URI.
 
     Raises:
         DataError: The shard cannot be read, or no file is as long as the index says.
         DamagedSample: It is shorter than the index says, or the bytes have another crc32c.
     """
-    where = f"shard {name or shard}"
+    shard_name = f"shard {name or shard}"
     offset, size = int(row["offset"]), int(row["size"])
     try:
         if isinstance(shard, str):
@@ -223,21 +223,21 @@ def read_payload(shard: int | str, row: Any, *, name: str | None = None) -> byte
         else:
             content = _read_fully(shard, offset, size)
     except OSError as error:
-        raise _bad_payload(where, row, f"cannot be read ({error.strerror or 'it is not there'})") from None
+        raise _bad_payload(shard_name, row, f"cannot be read ({error.strerror or 'it is not there'})") from None
     except OverflowError:
-        raise _bad_payload(where, row, "no file has that offset") from None
-    if damage := find_damage_of(content, row):
-        raise _bad_payload(where, row, damage, kind=DamagedSample)
+        raise _bad_payload(shard_name, row, "no file has that offset") from None
+    if damage := find_sample_damage(content, row):
+        raise _bad_payload(shard_name, row, damage, kind=DamagedSample)
     return content
 
 
-def find_damage_of(content: bytes, row: Any) -> str | None:
-    """Return what is wrong with the bytes of a sample as the index knows them, None when they are right."""
+def find_sample_damage(content: bytes, row: Any) -> str | None:
+    """Compare the bytes of a sample with its row of the index; return the damage, or None."""
     if len(content) != int(row["size"]):
         return f"ends {int(row['size']) - len(content)} bytes too early"
-    found = google_crc32c.value(content)
-    if found != int(row["crc32c"]):
-        return f"has crc32c {found:08x}, the index says {int(row['crc32c']):08x}"
+    crc32c = google_crc32c.value(content)
+    if crc32c != int(row["crc32c"]):
+        return f"has crc32c {crc32c:08x}, the index says {int(row['crc32c']):08x}"
     return None
 
 
@@ -246,16 +246,16 @@ def key_of(row: Any) -> str:
     return bytes(row["key"].tobytes()).hex()
 
 
-def damaged_index(name: str, what: str) -> DataError:
-    """Return the error of an index that `what` is wrong with."""
-    return DataError(f"the index {name} {what}", allowed="the index that the shard stage wrote", todo=_TODO)
+def damaged_index(name: str, damage: str) -> DataError:
+    """Return the error for a damaged index."""
+    return DataError(f"the index {name} {damage}", allowed="the index that the shard stage wrote", todo=_TODO)
 
 
 def _read_fully(descriptor: int, offset: int, size: int) -> bytes:
     """Return the bytes [offset, offset + size) of an open file, fewer where it ends before."""
     content = os.pread(descriptor, size, offset)
     while len(content) < size:
-        # One call returns at most about 2 GiB, and less when a signal comes.
+        # One call returns at most about 2 GiB, and less after a signal.
         more = os.pread(descriptor, size - len(content), offset + len(content))
         if not more:
             break
@@ -263,9 +263,9 @@ def _read_fully(descriptor: int, offset: int, size: int) -> bytes:
     return content
 
 
-def _bad_payload(where: str, row: Any, what: str, kind: type[DataError] = DataError) -> DataError:
+def _bad_payload(shard_name: str, row: Any, damage: str, kind: type[DataError] = DataError) -> DataError:
     return kind(
-        f"{where}, sample {key_of(row)} at offset {int(row['offset'])}: {what}",
+        f"{shard_name}, sample {key_of(row)} at offset {int(row['offset'])}: {damage}",
         allowed="shards that agree with their index",
         todo=_TODO,
     )

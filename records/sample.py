@@ -1,4 +1,4 @@
-"""The types of one sample on its way into a shard, and the bytes that it becomes."""
+"""Types of a sample before and after framing for a shard."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where the source of shards lies: a file beside their manifest, which itself holds nothing of a place.
+"""URI of the source of shards: a file beside their manifest, which contains no paths.
 
-The export asks its predict.py about the source's own files of images that sharding changed. The file is no part of the
-result: it may be missing, and the source may have moved.
+The export tests its predict.py on source files of images that sharding changed. The file is optional, and the source
+may have moved.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ SOURCE_NAME = "source.txt"
 
 
 def write_source(shards_uri: str, source_uri: str) -> None:
-    """Write down the folder that the paths of samples are relative to."""
+    """Write the URI that the paths of samples are relative to."""
     storage.replace(storage.join(shards_uri, SOURCE_NAME), source_uri.encode())
 
 
 def read_source(shards_uri: str) -> str | None:
-    """Return the folder that the paths of samples are relative to; None: it is not known."""
+    """Return the URI that the paths of samples are relative to, or None."""
     try:
         return storage.read_bytes(storage.join(shards_uri, SOURCE_NAME)).decode()
     except (OSError, ValueError, StorageError):

@@ -11,11 +11,11 @@ import numpy as np
 from contracts.artifacts import ImageStatistics
 from records.decode import Pixels
 
-# Most images whose pixels are summed up: their mean is known to far more digits than training can use.
+# Most images whose pixels are summed: their mean is far more precise than training needs.
 MAX_SUMMED_IMAGES = 10_000
-# Images are drawn by a hash, so their number varies: five standard deviations (of 100) below the most.
+# Expected number of images drawn by hash: five standard deviations (of 100) below the maximum.
 _DRAWN_IMAGES = 9_500
-# Values of a row of pixels, and rows, that are squared and summed at once: a multiple of 3, and few enough to be exact.
+# Shape of the blocks that are summed at once: a multiple of 3 values, and few enough rows for exact float32 sums.
 _ROW_VALUES = 3 * 256
 _BLOCK_ROWS = 256
 
@@ -31,8 +31,8 @@ class ChannelSums:
     def __add__(self, other: ChannelSums) -> ChannelSums:
         return ChannelSums(
             self.pixels + other.pixels,
-            tuple(one + two for one, two in zip(self.sums, other.sums, strict=True)),
-            tuple(one + two for one, two in zip(self.squares, other.squares, strict=True)),
+            tuple(left + right for left, right in zip(self.sums, other.sums, strict=True)),
+            tuple(left + right for left, right in zip(self.squares, other.squares, strict=True)),
         )
 
     @classmethod
@@ -45,8 +45,8 @@ class ChannelSums:
         buffer = np.empty((_BLOCK_ROWS, _ROW_VALUES), np.float32)
         for start in range(0, len(flat), _BLOCK_ROWS * _ROW_VALUES):
             block = flat[start : start + _BLOCK_ROWS * _ROW_VALUES]
-            if rest := len(block) % _ROW_VALUES:
-                block = np.concatenate([block, np.zeros(_ROW_VALUES - rest, np.uint8)])
+            if remainder := len(block) % _ROW_VALUES:
+                block = np.concatenate([block, np.zeros(_ROW_VALUES - remainder, np.uint8)])
             # float32 holds these integers exactly (255**2 * 256 < 2**24) and is the fastest way to square bytes.
             rows = len(block) // _ROW_VALUES
             values = buffer[:rows]
@@ -72,7 +72,7 @@ def channel_statistics(total: ChannelSums) -> tuple[list[float], list[float]]:
 
 
 def summed_share(num_images: int) -> float:
-    """Return the share of images whose pixels are summed up: all of them, or so many that 10,000 is not exceeded."""
+    """Return the share of images whose pixels are summed, which gives at most 10,000 images."""
     return 1.0 if num_images <= MAX_SUMMED_IMAGES else _DRAWN_IMAGES / num_images
 
 
@@ -80,15 +80,15 @@ def is_summed(uniform: bytes, share: float) -> bool:
     """Whether an image is drawn.
 
     Args:
-        uniform: A hash of the image's path. Its last eight bytes are used: the first ones may order the shards.
-        share: That of `summed_share`.
+        uniform: Hash of the image's path. Its last eight bytes are used, since the first ones may order the shards.
+        share: Result of `summed_share`.
     """
     return int.from_bytes(uniform[-8:], "little") < share * 2**64
 
 
 @dataclass
 class Tally:
-    """How many images are of which kind, and between which sizes."""
+    """Counts of images by format, mode, change and remark, and ranges of sizes."""
 
     formats: Counter[str] = field(default_factory=Counter)
     """Number of images by format, as they were stored in the source."""
@@ -132,7 +132,7 @@ class Tally:
         )
 
     def describe(self) -> ImageStatistics:
-        """Return it as the manifest holds it."""
+        """Return the statistics of the manifest."""
         return ImageStatistics(
             formats=dict(self.formats),
             modes=dict(self.modes),
@@ -141,7 +141,7 @@ class Tally:
         )
 
 
-def _join_ranges(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
-    if one is None or other is None:
-        return one or other
-    return min(one[0], other[0]), max(one[1], other[1])
+def _join_ranges(first: tuple[int, int] | None, second: tuple[int, int] | None) -> tuple[int, int] | None:
+    if first is None or second is None:
+        return first or second
+    return min(first[0], second[0]), max(first[1], second[1])

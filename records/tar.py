@@ -34,7 +34,7 @@ _KIND_ORDER = {"image": 0, "bytes": 1, "text": 2}
 # The first bytes of a file are enough for image_format.
 _MAGIC_BYTES = 16
 _SUM_AT = 148
-# Longer runs of digits are names: int() refuses thousands of them.
+# Longer runs of digits are names, since int() refuses thousands of digits.
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -49,14 +49,14 @@ def frame(sample: Sample) -> Framed:
 
 def _make_header(key: str, extension: str, size: int) -> bytes:
     name = f"{key}.{extension}".encode()
-    rest, unnamed_sum = _header_after_name(len(name), size)
+    tail, unnamed_sum = _header_after_name(len(name), size)
     # The checksum is the sum of all bytes.
-    return name + rest[: _SUM_AT - len(name)] + b"%06o\0 " % (unnamed_sum + sum(name)) + rest[_SUM_AT + 8 - len(name) :]
+    return name + tail[: _SUM_AT - len(name)] + b"%06o\0 " % (unnamed_sum + sum(name)) + tail[_SUM_AT + 8 - len(name) :]
 
 
 @functools.lru_cache(4096)
 def _header_after_name(name_bytes: int, size: int) -> tuple[bytes, int]:
-    """Return what follows a name of so many bytes in a header, and the sum of its bytes: tarfile takes 30 µs for it."""
+    """Return the header after a name of `name_bytes` bytes, and its checksum without the name; it takes 30 µs."""
     member = tarfile.TarInfo("0" * name_bytes)
     member.size = size
     header = member.tobuf(tarfile.USTAR_FORMAT)
@@ -71,7 +71,7 @@ def members(body: bytes) -> Iterator[tuple[str, int, int]]:
     """
     at = 0
     while at < len(body):
-        # By hand: tarfile takes 20 times as long.
+        # tarfile takes 20 times as long.
         name = body[at : at + 100].partition(b"\0")[0]
         size = int(body[at + 124 : at + 136].strip(b" \0"), 8)
         is_file = body[at + 156 : at + 157] in (b"0", b"\0")
@@ -92,7 +92,7 @@ def find_image(body: bytes) -> bytes | None:
 
 
 def scan(stream: BinaryIO, name: str) -> Iterator[ForeignSample]:
-    """Yield the samples of a tar that another program wrote, reading it once from front to back.
+    """Yield the samples of a tar of another program, in one sequential pass.
 
     A sample is a run of members whose names are the same up to the first dot. Its label is in KEY.cls, a number or a
     name, or in KEY.json as `label` or `class`.
@@ -109,16 +109,16 @@ def scan(stream: BinaryIO, name: str) -> Iterator[ForeignSample]:
         with tarfile.open(name, "r|", recorder) as archive:  # type: ignore[call-overload]
             files = (member for member in archive if member.isfile())
             for key, group in groupby(files, lambda member: _split_name(member.name)[0]):
-                found = []
+                parts = []
                 for member in group:
-                    found.append(member)
-                    if member.offset_data + member.size - found[0].offset > MAX_SAMPLE_BYTES:
-                        raise _unusable(name, key, found, "2 GiB or more")
-                # The list of all members would grow with the file.
+                    parts.append(member)
+                    if member.offset_data + member.size - parts[0].offset > MAX_SAMPLE_BYTES:
+                        raise _unusable(name, key, parts, "2 GiB or more")
+                # Else tarfile's list of members grows with the file.
                 archive.members.clear()
-                end = found[-1].offset_data + found[-1].size
-                yield _read_foreign(name, key, found, recorder.take(found[0].offset, end + -end % tarfile.BLOCKSIZE))
-            # tarfile takes a damaged header for the end.
+                end = parts[-1].offset_data + parts[-1].size
+                yield _read_foreign(name, key, parts, recorder.take(parts[0].offset, end + -end % tarfile.BLOCKSIZE))
+            # tarfile treats a damaged header as the end.
             if any(recorder.take(archive.offset, archive.offset + tarfile.BLOCKSIZE)):
                 raise tarfile.ReadError(f"the header at {archive.offset} is damaged")
     except tarfile.TarError as error:
@@ -128,7 +128,7 @@ def scan(stream: BinaryIO, name: str) -> Iterator[ForeignSample]:
 
 
 class _Recorder:
-    """Passes on a stream that is read from front to back, and keeps the bytes that are not taken yet."""
+    """Wraps a stream that is read sequentially, and buffers the bytes until they are taken."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream, self._kept, self._first = stream, bytearray(), 0
@@ -146,11 +146,11 @@ class _Recorder:
         return content
 
 
-def _read_foreign(name: str, key: str, found: list[tarfile.TarInfo], body: bytes) -> ForeignSample:
+def _read_foreign(name: str, key: str, parts: list[tarfile.TarInfo], body: bytes) -> ForeignSample:
     label: Any = None
     class_name = None
-    first = found[0].offset
-    for member in found:
+    first = parts[0].offset
+    for member in parts:
         extension = _split_name(member.name)[1]
         content = body[member.offset_data - first :][: member.size] if extension in ("cls", "json") else b""
         if extension == "cls":
@@ -158,15 +158,15 @@ def _read_foreign(name: str, key: str, found: list[tarfile.TarInfo], body: bytes
             label = int(text) if _NUMBER.fullmatch(text) else text or None
         elif extension == "json" and label is None:
             label, class_name = _parse_description(content)
-    names = [member.name for member in found]
+    names = [member.name for member in parts]
     if len(set(names)) < len(names):
-        raise _unusable(name, key, found, "a member twice")
+        raise _unusable(name, key, parts, "a member twice")
     try:
         image = find_image(body)
     except ValueError as error:
-        raise _unusable(name, key, found, str(error)) from None
+        raise _unusable(name, key, parts, str(error)) from None
     if image is None or label is None:
-        raise _unusable(name, key, found, "no image" if image is None else "no label")
+        raise _unusable(name, key, parts, "no image" if image is None else "no label")
     return ForeignSample(key, first, body, image, label, class_name)
 
 
@@ -182,9 +182,9 @@ def _parse_description(content: bytes) -> tuple[int | str | None, str | None]:
     return (label if isinstance(label, int | str) and not isinstance(label, bool) else name), name
 
 
-def _unusable(name: str, key: str, found: list[tarfile.TarInfo], reason: str) -> DataError:
+def _unusable(name: str, key: str, parts: list[tarfile.TarInfo], reason: str) -> DataError:
     return DataError(
-        f"{name}, sample {key}: {reason} among {', '.join(member.name for member in found)}",
+        f"{name}, sample {key}: {reason} among {', '.join(member.name for member in parts)}",
         allowed="an image, and a label in .cls, or in .json as label or class; less than 2 GiB",
         todo="write these shards again, or shard the source with `shardline shard`",
     )
@@ -200,7 +200,7 @@ def _split_name(name: str) -> tuple[str, str]:
 def _list_image(sample: Sample) -> list[tuple[str, bytes]]:
     image = (_EXTENSIONS.get(sample.image_format, sample.image_format), sample.content)
     if sample.labels is not None:
-        # Decoders take .cls for one number: several labels are in the JSON member only.
+        # .cls is one number in WebDataset: several labels are in the JSON member only.
         return [image, _describe(sample, {"labels": list(sample.labels), "classes": list(sample.class_names)})]
     description = _describe(sample, {"label": sample.label, "class": sample.class_name})
     return [image, ("cls", b"%d" % sample.label), description]

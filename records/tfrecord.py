@@ -134,10 +134,11 @@ def _read_foreign(name: str, start: int, body: bytes) -> ForeignSample:
     except DecodeError:
         raise _damaged(name, start, "it is no tf.train.Example") from None
     image = find_image(example)
-    given = next((value for one in _LABELS if isinstance(value := first_value(example, one), int | bytes)), None)
+    labels = (first_value(example, feature) for feature in _LABELS)
+    stored = next((value for value in labels if isinstance(value, int | bytes)), None)
     text = first_value(example, _TEXT)
     class_name = text.decode("utf-8", "replace") if isinstance(text, bytes) else None
-    label = given.decode("utf-8", "replace") if isinstance(given, bytes) else class_name if given is None else given
+    label = stored.decode("utf-8", "replace") if isinstance(stored, bytes) else class_name if stored is None else stored
     if image is None or label is None:
         raise DataError(
             f"{name}, record at {start}: no {'image' if image is None else 'label'} among "

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # In a folder that transformers saved.
 TOKENIZER_NAME = "tokenizer.json"
-# Tokens that pad in files of others, where their section `padding` does not say it.
+# Common padding tokens, for files without a section `padding`.
 _PADDING_TOKENS = ("[PAD]", "<pad>")
 
 

@@ -1,6 +1,6 @@
-"""The time of the local cloud: it starts at the machine's, can run faster, and can be advanced.
+"""Clock of the local cloud: starts at the real time, can run faster, and can be advanced.
 
-Schedules fire by this clock, and resources have its times. Processes, polls and deadlines keep the machine's.
+Schedules and times of resources use this clock. Processes, polling and deadlines use real time.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ import time
 
 
 def to_datetime(seconds: float) -> datetime.datetime:
-    """Return a time in seconds since 1970 as Google's messages take it."""
+    """Convert seconds since 1970 to the datetime of Google's messages."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
 
 class Clock:
-    """A clock that can run ahead, never back.
+    """A monotonic clock with adjustable rate.
 
     Args:
-        start: Seconds since 1970 at which it begins; None: the machine's time.
-        rate: Its seconds per second of the machine. 0 stands still until `advance`.
+        start: Start time in seconds since 1970; None: the real time.
+        rate: Simulated seconds per real second. 0 stops it until `advance`.
     """
 
     def __init__(self, start: float | None = None, rate: float = 1.0) -> None:
         self._base = time.time() if start is None else start
-        self._since = time.monotonic()
+        self._rebased_at = time.monotonic()
         self._rate = _checked_rate(rate)
         self._changed = threading.Condition()
 
     @property
     def rate(self) -> float:
-        """Its seconds per second of the machine."""
+        """Simulated seconds per real second."""
         return self._rate
 
     @rate.setter
     def rate(self, rate: float) -> None:
         with self._changed:
-            self._base, self._since = self._now(), time.monotonic()
+            self._base, self._rebased_at = self._now(), time.monotonic()
             self._rate = _checked_rate(rate)
             self._changed.notify_all()
 
@@ -47,17 +47,17 @@ class Clock:
             return self._now()
 
     def advance(self, seconds: float) -> None:
-        """Move on at once; ValueError for a negative number: it would fire schedules twice."""
+        """Advance the clock; ValueError for a negative number, which would start scheduled runs twice."""
         if seconds < 0:
-            raise ValueError(f"a clock that runs back by {-seconds} s would fire schedules twice")
+            raise ValueError(f"cannot advance the clock by {seconds} s: scheduled runs would start twice")
         with self._changed:
             self._base += seconds
             self._changed.notify_all()
 
     def sleep_until(self, moment: float, stop: threading.Event) -> bool:
-        """Wait until the clock shows `moment` (seconds since 1970); return False when `stop` was set before.
+        """Wait until the time is `moment` (seconds since 1970); return False if `stop` is set before.
 
-        `stop` is checked ten times a second, and whenever the clock is advanced.
+        Checks `stop` ten times per second, and whenever the clock is advanced.
         """
         with self._changed:
             while not stop.is_set():
@@ -68,7 +68,7 @@ class Clock:
         return False
 
     def _now(self) -> float:
-        return self._base + (time.monotonic() - self._since) * self._rate
+        return self._base + (time.monotonic() - self._rebased_at) * self._rate
 
 
 def _checked_rate(rate: float) -> float:

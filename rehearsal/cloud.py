@@ -1,9 +1,9 @@
-"""A Google Cloud on this machine: buckets, Vertex AI, Dataflow, a spot market and a clock, put together.
+"""A simulated Google Cloud on this machine: buckets, Vertex AI, Dataflow, a spot market and a clock.
 
     with LocalCloud(folder, projects={"acme": "123456789012"}, buckets=["acme-line"]) as cloud:
         subprocess.run([...], env={**os.environ, **cloud.environment})
 
-Clients use it unmodified, by variables alone. Everything that is written lies below `folder`.
+Unmodified clients use it, through environment variables only. All its files are below `folder`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class LocalCloud:
     """A running local cloud: a context manager.
 
     Args:
-        folder: For everything that it writes; plain files in folder/buckets/BUCKET become that bucket's objects.
-        projects: Project id -> number; the first is clients' default.
-        buckets: Buckets to make.
-        market: Takes spot machines away, and has none in some regions.
-        scale: How machines are simulated that this one cannot hold.
-        clock: Its time.
-        rules: Faults of the bucket server.
+        folder: For all its files; plain files in folder/buckets/BUCKET become that bucket's objects.
+        projects: Project id -> number; the first is the clients' default.
+        buckets: Buckets to create.
+        market: Preemptions, and regions without machines.
+        scale: How machines are scaled down to this one.
+        clock: Its clock.
+        rules: Fault rules of the bucket server.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LocalCloud:
         return self.vertex.environment
 
     def stop_disturbances(self) -> None:
-        """Let nothing go wrong from now on: no stockouts, no faults of buckets."""
+        """End stockouts and faults of buckets."""
         self.market.end_stockouts()
         self.buckets.faults.set()
 
@@ -105,11 +105,11 @@ class LocalCloud:
         with contextlib.ExitStack() as stack:
             stack.callback(self.buckets.close)
             stack.enter_context(self.vertex)
-            for part in (self.custom_jobs, self.dataflow, self.pipelines):
-                part.place.environment = self.vertex.machine_environment
-                part.place.on_refused = self.vertex.note_refused
-                stack.callback(part.close)
-            # Called first: nothing is started while its executor ends.
+            for executor in (self.custom_jobs, self.dataflow, self.pipelines):
+                executor.place.environment = self.vertex.machine_environment
+                executor.place.on_refused = self.vertex.note_refused
+                stack.callback(executor.close)
+            # Called first: schedules must not start runs while the executors end.
             stack.callback(self.vertex.stop_schedules)
             self._stack = stack.pop_all()
         return self
@@ -118,6 +118,6 @@ class LocalCloud:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-        faults = [fault for part in (self.pipelines, self.custom_jobs, self.dataflow) for fault in part.failures]
+        faults = [fault for jobs in (self.pipelines, self.custom_jobs, self.dataflow) for fault in jobs.failures]
         if faults:
             raise RuntimeError(f"the local cloud had {len(faults)} faults in its executors, the first:\n{faults[0]}")

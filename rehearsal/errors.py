@@ -1,8 +1,8 @@
-"""Errors of the services: a status code of Google's, a message of ours, and the field that is wrong.
+"""Errors of the services: status code, message, and invalid fields.
 
 A ServiceError is sent as gRPC status with google.rpc.BadRequest among its details, or as the JSON of
-https://cloud.google.com/apis/design/errors; a StorageError in the form of Cloud Storage. Codes and field paths are
-those of the real service, as far as its documentation or its clients show them; the wording is ours.
+https://cloud.google.com/apis/design/errors; a StorageError in the form of Cloud Storage. Codes and field paths follow
+the documentation and clients of the real service; the messages are ours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STORAGE_REASONS = {
 
 @dataclass(frozen=True)
 class Violation:
-    """One field that is wrong."""
+    """An invalid field."""
 
     field: str
     """Its path from the request's resource, as `job_spec.worker_pool_specs[0].replica_count`."""
@@ -124,7 +124,7 @@ def invalid_argument(field: str, description: str) -> ServiceError:
 
 
 def invalid_arguments(violations: list[Violation]) -> ServiceError:
-    """Return INVALID_ARGUMENT for these fields, of which there is one at least; listed as Vertex lists them."""
+    """Return INVALID_ARGUMENT for one or more fields, with Vertex AI's message format."""
     text = "".join(f"{n}.Field: {v.field}; Message: {v.description}\t" for n, v in enumerate(violations, 1))
     return ServiceError("INVALID_ARGUMENT", f"List of found errors:\t{text}", tuple(violations))
 

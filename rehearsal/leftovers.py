@@ -1,7 +1,7 @@
-"""Folders of rehearsals, and what killed ones have left: processes, temporary folders, links to machines' disks.
+"""Folders of rehearsals, and cleanup after killed ones: processes, temporary folders, links to machines' disks.
 
-A rehearsal holds the lock of an entry that names its folder, beside the temporary folders. The kernel releases the lock
-when the process has ended, whatever ended it: the next start finds the entry and removes what is left.
+A rehearsal locks an entry file with the path of its folder. The kernel releases the lock when the process ends, so the
+next rehearsal detects entries of killed ones and removes their leftovers.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from rehearsal.machines.machine import LINKS_PREFIX
 from rehearsal.machines.processes import MARK_VARIABLE, end_processes, has_mark
 
 _FOLDER_PREFIX = "shardline-rehearsal-"
-# Between the creation of an entry and its lock lie microseconds.
+# Age after which an unlocked, unfinished entry is stale: it is locked microseconds after its creation.
 _UNFINISHED_S = 60.0
 
 
 @contextlib.contextmanager
 def claimed_folder(keep: Path | None = None) -> Iterator[Path]:
-    """Yield the folder of a rehearsal, once what killed rehearsals of this user have left is removed.
+    """Remove leftovers of this user's killed rehearsals, then yield the folder of a new one.
 
-    Without `keep` it is a temporary one, which is removed at the end.
+    Without `keep` the folder is temporary and removed at the end.
 
     Raises:
-        ConfigError: Others may write the folder of entries, an entry is damaged, or processes of a killed rehearsal do
-            not end.
+        ConfigError: Other users may write to the folder of entries, an entry is damaged, or processes of a killed
+            rehearsal do not end.
     """
     places = Path(tempfile.gettempdir()).absolute()
     entries = places / f"shardline-rehearsals-{os.getuid()}"
     _require_private(entries)
     for entry in list(entries.iterdir()):
         _remove_leftovers(entry)
-    # Named here and made below: killed in between, it leaves no folder that no entry names.
+    # Created only after its entry, so that every folder has one.
     folder = places / f"{_FOLDER_PREFIX}{uuid.uuid4().hex}" if keep is None else keep
-    # Complete and locked before it has the name by which others take it for an entry.
+    # Written and locked under a temporary name first.
     unfinished, entry = entries / f".{uuid.uuid4().hex}", entries / uuid.uuid4().hex
     with unfinished.open("x") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -73,7 +73,7 @@ def _require_private(folder: Path) -> None:
 
 
 def _remove_leftovers(entry: Path) -> None:
-    """Remove what the rehearsal of an entry has left, unless it still runs."""
+    """Remove the leftovers of an entry's rehearsal, unless it still runs."""
     with contextlib.suppress(FileNotFoundError, BlockingIOError), entry.open("r+") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if entry.name.startswith("."):
@@ -85,13 +85,13 @@ def _remove_leftovers(entry: Path) -> None:
             folder, places, is_temporary = Path(values["folder"]), Path(values["places"]), values["is_temporary"]
         except (ValueError, LookupError, TypeError):
             raise ConfigError(
-                f"{entry} is damaged: it was to name the folder that a killed rehearsal has left",
+                f"{entry} is damaged: it should name the folder of a killed rehearsal",
                 allowed="a JSON object with folder, places and is_temporary",
                 todo=f"remove it, and in {entry.parent.parent} the folders {_FOLDER_PREFIX}* that no rehearsal uses",
             ) from None
         _end_processes(folder)
         for links in places.glob(f"{LINKS_PREFIX}*"):
-            # Others of this machine have such folders too, and theirs cannot be read.
+            # Those of other users cannot be read.
             if links.lstat().st_uid != os.getuid():
                 continue
             if any(link.readlink().is_relative_to(folder) for link in links.iterdir() if link.is_symlink()):
@@ -102,13 +102,13 @@ def _remove_leftovers(entry: Path) -> None:
 
 
 def _end_processes(folder: Path) -> None:
-    """End the processes that a rehearsal in a folder has started; other clients of its cloud go on."""
+    """End the processes that a rehearsal in a folder started, but not other clients of its cloud."""
     if not Path("/proc/self/environ").exists():
         return
-    left = end_processes(lambda pid: has_mark(pid, f"{folder}/") and has_mark(pid, f"{MARK_VARIABLE}="))
-    if left:
+    survivors = end_processes(lambda pid: has_mark(pid, f"{folder}/") and has_mark(pid, f"{MARK_VARIABLE}="))
+    if survivors:
         raise ConfigError(
-            f"processes {', '.join(map(str, left))} of a killed rehearsal do not end",
-            allowed="a machine on which nothing of it runs",
+            f"processes {', '.join(map(str, survivors))} of a killed rehearsal do not end",
+            allowed="no running processes of it",
             todo="end them",
         )

@@ -1,7 +1,6 @@
-"""The end of the stage: from the merged results of all shards to the manifest, or to an error.
+"""Commit of the stage: builds and publishes the manifest from the merged results of all shards.
 
-The manifest is the commit. It is published last and create-only, and holds no time, host or path of the output, so that
-it is the same wherever and however often it is made.
+The manifest is published last and create-only. It holds no time, host or output path: a rerun gives the same bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from contracts.errors import TryAgain
 from records.decode import library_versions
 from records.source import write_source
 from records.statistics import Tally, channel_statistics
-from sharding.duplicates import add_kept_copies, describe_duplicates
+from sharding.duplicates import add_parent_copies, describe_duplicates
 from sharding.images import DEEP, NARROW, REPAIRED
 from sharding.increments import add_parent, read_parent
 from sharding.job import Job, ShardResult, made_with
@@ -36,32 +35,32 @@ from sharding.tokenizer import add_tokenizer
 
 
 def commit_shards(job: Job, result: ShardResult, copies: Duplicates, limits: Limits) -> None:
-    """Publish the manifest, as the last act.
+    """Check the results of all shards and publish the manifest.
 
     Args:
         job: The planned job; all its shards are finished.
-        result: Of all of them.
+        result: Merged results of all shards.
         copies: Samples with the same content.
-        limits: Of the configuration.
+        limits: Limits of the configuration.
 
     Raises:
         DataError: Too many files were rejected, a class lost its last training image, or there are copies and
             `sharding.duplicates` is fail; no manifest is published.
-        TryAgain: A shard is not there any more.
+        TryAgain: A shard is missing.
     """
     planned = job.planned
     parent = read_parent(job) if planned.increment is not None else None
     if parent is not None:
         result = add_parent(job, parent, result)
     expected = planned.num_files + (planned.increment.num_kept if planned.increment else 0)
-    found = sum(shard.samples for shard in result.shards) + result.num_rejected
-    if found != expected:
-        raise TryAgain(f"{expected - found} samples are in no finished shard; run again to go on")
+    num_samples = sum(shard.samples for shard in result.shards) + result.num_rejected
+    if num_samples != expected:
+        raise TryAgain(f"{expected - num_samples} samples are in no finished shard; run again to go on")
     shards = _sort_shards(result.shards)
     splits = _describe_splits(result, shards, len(planned.classes))
     rejected = [Rejected(path=path, reason=reason) for path, reason in result.rejected]
     if planned.increment is not None:
-        copies = add_kept_copies(copies, planned.increment.copies)
+        copies = add_parent_copies(copies, planned.increment.copies)
     duplicates = copies if limits.duplicates != "off" else None
     if parent is not None:
         # Weights that were trained on a manifest of a chain keep their meaning on the next.
@@ -111,9 +110,11 @@ def commit_shards(job: Job, result: ShardResult, copies: Duplicates, limits: Lim
 
 
 def _sort_shards(shards: Sequence[ShardEntry]) -> list[ShardEntry]:
-    """Return shards in their order: by split, what a parent wrote before what is new, then by name."""
-    # Numbers grow beyond five digits.
-    return sorted(shards, key=lambda one: (SPLITS.index(one.split), not one.folder, one.first, len(one.name), one.name))
+    """Sort shards by split, those of a parent first, then by name (whose number may exceed five digits)."""
+    order = {name: place for place, name in enumerate(SPLITS)}
+    return sorted(
+        shards, key=lambda entry: (order[entry.split], not entry.folder, entry.first, len(entry.name), entry.name)
+    )
 
 
 def _describe_splits(result: ShardResult, shards: Sequence[ShardEntry], num_classes: int) -> dict[str, SplitEntry]:
@@ -146,24 +147,24 @@ def _describe_fields(job: Job) -> dict[str, FieldEntry]:
 
 
 def _warn(job: Job, tally: Tally, duplicates: Duplicates | None) -> list[str]:
-    found = []
+    warnings = []
     if transparent := tally.changes.get("transparent", 0):
         colour = job.planned.sharding.background
         images = "1 transparent image was" if transparent == 1 else f"{transparent} transparent images were"
-        found.append(f"{images} laid on {colour} (sharding.background)")
+        warnings.append(f"{images} laid on {colour} (sharding.background)")
     if repaired := tally.changes.get(REPAIRED, 0):
         odd = "odd scan parameters, stray bytes or no end marker"
         files = "1 JPEG file has" if repaired == 1 else f"{repaired} JPEG files have"
-        found.append(f"{files} {odd}; what is stored is sound, with the same pixels")
+        warnings.append(f"{files} {odd}; what is stored is sound, with the same pixels")
     deep, narrow = tally.remarks.get(DEEP, 0), tally.remarks.get(NARROW, 0)
     if narrow and 2 * narrow >= deep:
-        found.append(
+        warnings.append(
             f"{narrow} of {deep} images with 16 bits per channel use less than a quarter of their range, as 12-bit "
             "data does: as 8 bits a few values are left; scale them to the range of 16 bits beforehand"
         )
     if duplicates is not None and duplicates.groups:
-        found.append(describe_duplicates(duplicates))
-    return found
+        warnings.append(describe_duplicates(duplicates))
+    return warnings
 
 
 def _describe_changes(job: Job, tally: Tally) -> Prepared:

@@ -10,27 +10,27 @@ from contracts.config import ShardingSection
 from contracts.errors import DataError, ShardlineError
 from contracts.previous import RUN_NAME
 from contracts.result import RUNS_FOLDER, run_uri
-from sharding.names import name_some
+from sharding.names import join_names
 
 # Differences that are worth a warning: half the sum of the changes of the classes' shares, and the change of the share
 # of rejected files, both between 0 and 1.
 CLASS_DISTANCE, REJECTED_CHANGE = 0.1, 0.01
-# Fewer training samples give shares that move by themselves.
+# With fewer training samples the shares of classes vary by chance.
 _LEAST_SAMPLES = 200
 _SHOWN_NAMES = 5
-# Runs that are looked at, the newest first, for one that has ended with shards.
+# Earlier runs that are searched for shards, newest first.
 _TRIED = 20
 
 
 class Comparison(Document):
-    """How the data of a run differs from that of an earlier one: the fields of the event `compared`."""
+    """Difference between the data of two runs: the fields of the event `compared`."""
 
     run: str
     """Id of the earlier run."""
     class_distance: float | None
     """Total variation distance of the classes' shares of the training split, in [0, 1]; None: a run had no classes."""
     is_small: bool
-    """Whether the distance says little: a run had fewer than 200 training samples."""
+    """Whether a run had fewer than 200 training samples, too few for a meaningful distance."""
     rejected: float
     """Share of the files that were rejected."""
     rejected_before: float
@@ -47,10 +47,10 @@ class Comparison(Document):
         )
 
     def describe(self) -> Iterator[str]:
-        """Yield warnings about what differs much."""
-        for what, names in (("new", self.new_classes), ("vanished", self.vanished_classes)):
+        """Yield warnings about large differences."""
+        for kind, names in (("new", self.new_classes), ("vanished", self.vanished_classes)):
             if names:
-                yield f"{what} classes: {name_some(names, _SHOWN_NAMES)} (compared with run {self.run})"
+                yield f"{kind} classes: {join_names(names, _SHOWN_NAMES)} (compared with run {self.run})"
         if self.class_distance is not None and self.class_distance > CLASS_DISTANCE and not self.is_small:
             yield (
                 f"shares of classes moved: total variation distance {self.class_distance:.3f}, more than "
@@ -66,7 +66,7 @@ class Comparison(Document):
         """Raise DataError where the data differs more than the configuration allows."""
         if self.new_classes and section.new_classes == "fail":
             raise DataError(
-                f"new classes: {name_some(self.new_classes, _SHOWN_NAMES)} (compared with run {self.run})",
+                f"new classes: {join_names(self.new_classes, _SHOWN_NAMES)} (compared with run {self.run})",
                 allowed="the classes of the run before (sharding.new_classes is fail)",
                 todo="correct the source, or set sharding.new_classes to warn",
             )
@@ -81,51 +81,51 @@ class Comparison(Document):
 
 
 def compare_with_previous(line: str, run_id: str, manifest: ShardManifest) -> Comparison | None:
-    """Compare a run's shards with those of the newest run before it that has some; None: there is none.
+    """Compare a run's shards with those of the newest earlier run that has shards; None if there is none.
 
     Args:
         line: URI of the line's folder.
         run_id: Id of the run.
-        manifest: Of its shards.
+        manifest: Manifest of its shards.
     """
     names = (name for name in storage.list_names(storage.join(line, RUNS_FOLDER)) if name < run_id)
-    # Beside the runs of this machine lie their locks, whose names begin with a dot.
-    for other in sorted((name for name in names if not name.startswith(".")), reverse=True)[:_TRIED]:
+    # Names with a dot are lock files.
+    for earlier_run in sorted((name for name in names if not name.startswith(".")), reverse=True)[:_TRIED]:
         try:
-            where = storage.join(run_uri(line, other), RUN_NAME)
-            record = RunRecord.parse(storage.read_bytes(where), where=where)
+            record_uri = storage.join(run_uri(line, earlier_run), RUN_NAME)
+            record = RunRecord.parse(storage.read_bytes(record_uri), where=record_uri)
             uri = next((stage.uri for stage in record.stages if stage.name == "shard" and stage.uri), None)
             if uri is not None and storage.exists(storage.join(uri, MANIFEST_NAME)):
-                return compare(ShardManifest.load(uri), manifest, other)
+                return compare(ShardManifest.load(uri), manifest, earlier_run)
         except (OSError, ShardlineError):
-            # Earlier shards that cannot be read are no reason to stop a run of new data.
+            # Unreadable shards of an earlier run must not stop this one.
             continue
     return None
 
 
-def compare(before: ShardManifest, now: ShardManifest, run: str) -> Comparison:
+def compare(earlier: ShardManifest, later: ShardManifest, run: str) -> Comparison:
     """Compare the training split's classes and the rejected files of two manifests.
 
     Args:
-        before: Of the earlier run.
-        now: Of the later one.
+        earlier: Manifest of the earlier run.
+        later: Manifest of the later run.
         run: Id of the earlier run.
     """
-    old, new = _count_classes(before), _count_classes(now)
+    old, new = _count_classes(earlier), _count_classes(later)
     old_total, new_total = sum(old.values()), sum(new.values())
     distance = None
     if old_total and new_total:
         changes = (abs(old.get(name, 0) / old_total - new.get(name, 0) / new_total) for name in {**old, **new})
         distance = sum(changes) / 2
-    has_both = bool(old and new)
+    both_have_classes = bool(old and new)
     return Comparison(
         run=run,
         class_distance=distance,
         is_small=min(old_total, new_total) < _LEAST_SAMPLES,
-        rejected=_rejected_share(now),
-        rejected_before=_rejected_share(before),
-        new_classes=sorted(new.keys() - old.keys()) if has_both else [],
-        vanished_classes=sorted(old.keys() - new.keys()) if has_both else [],
+        rejected=_rejected_share(later),
+        rejected_before=_rejected_share(earlier),
+        new_classes=sorted(new.keys() - old.keys()) if both_have_classes else [],
+        vanished_classes=sorted(old.keys() - new.keys()) if both_have_classes else [],
     )
 
 

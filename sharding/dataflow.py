@@ -1,7 +1,7 @@
 """The stage as a Dataflow job: its options, and its submission.
 
-Workers run a container image that holds this project (`cloud.images.cpu`): nothing of the submitting
-process, no pickled main session and no package list travels. Options: https://cloud.google.com/dataflow/docs/reference/pipeline-options
+Workers run a container image of this project (`cloud.images.cpu`), without a pickled main session or a package list.
+Options: https://cloud.google.com/dataflow/docs/reference/pipeline-options
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sharding.runners import Build
 
 _CALL_TIMEOUT_S = 60.0
-# How long a question is repeated, with growing pauses, when there is no answer.
+# Time limit of the retries of one call.
 _RETRY_S = 180.0
 _POLL_INTERVAL_S = 10.0
 # Disk of a worker: it holds the shards being written.
@@ -49,8 +49,8 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
         "service_account_email": cloud.service_account,
         "dataflow_kms_key": cloud.kms_key,
     }
-    of_run = {LINE_LABEL: config.run.name, RUN_LABEL: run_label(run_id)} if run_id else {}
-    labels = {**cloud.labels, **of_run}
+    run_labels = {LINE_LABEL: config.run.name, RUN_LABEL: run_label(run_id)} if run_id else {}
+    labels = {**cloud.labels, **run_labels}
     return [
         f"--project={cloud.project}",
         f"--region={cloud.region}",
@@ -118,8 +118,8 @@ def find_job(config: RunConfig, job_name: str) -> str | None:
         project_id=config.cloud.project, location=config.cloud.region, name=job_name
     )
     client = dataflow_v1beta3.JobsV1Beta3Client()
-    found = _ask(lambda **how: list(client.list_jobs(request, **how)), f"which jobs are called {job_name}")
-    jobs = [job for job in found if job.name == job_name]
+    listed = _call(lambda **options: list(client.list_jobs(request, **options)), f"list jobs named {job_name}")
+    jobs = [job for job in listed if job.name == job_name]
     running = [job for job in jobs if job.current_state not in _ended_states()]
     return str(max(running, key=lambda job: str(job.create_time)).id) if running else None
 
@@ -139,7 +139,7 @@ def wait_for(config: RunConfig, job_id: str) -> None:
     )
     client = dataflow_v1beta3.JobsV1Beta3Client()
     while True:
-        state = _ask(lambda **how: client.get_job(request, **how), f"how job {job_id} is").current_state
+        state = _call(lambda **options: client.get_job(request, **options), f"get job {job_id}").current_state
         if state in _ended_states():
             break
         time.sleep(_POLL_INTERVAL_S)
@@ -162,8 +162,8 @@ def _ended_states() -> set[Any]:
     }
 
 
-def _ask(call: Callable[..., Any], what: str) -> Any:
-    """Ask the service, again with growing pauses where it does not answer.
+def _call(call: Callable[..., Any], request: str) -> Any:
+    """Call the service, with retries and exponential backoff.
 
     Raises:
         TryAgain: No answer.
@@ -175,15 +175,15 @@ def _ask(call: Callable[..., Any], what: str) -> Any:
     try:
         return call(timeout=_CALL_TIMEOUT_S, retry=Retry(predicate=if_exception_type(*kinds), timeout=_RETRY_S))
     except (api.RetryError, *kinds) as error:
-        raise TryAgain(f"Dataflow does not say {what}: {error}") from None
+        raise TryAgain(f"Dataflow does not answer ({request}): {error}") from None
 
 
 def _bucket_of(uri: str) -> str:
-    scheme, _, rest = uri.partition("://")
+    scheme, _, path = uri.partition("://")
     if scheme != "gs":
         raise ConfigError(
             f"Dataflow cannot write to {uri}",
             allowed="an output below gs://BUCKET",
             todo="set run.root to a folder in a bucket",
         )
-    return rest.partition("/")[0]
+    return path.partition("/")[0]

@@ -1,4 +1,4 @@
-"""Dry run of the stage: classes, splits, shards and bytes by the listing, and a check of some samples."""
+"""Dry run of the stage: classes, splits, shards and bytes by the listing, and a check of a random subset of samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sharding.reading import read_samples
 from sharding.reference import Listing, Reference
 from sharding.samples import accept
 
-# Samples that are read and checked: some seconds.
+# Samples that are read and checked, in a few seconds.
 CHECKED = 200
 
 
@@ -34,15 +34,15 @@ def describe(listing: Listing, plan: Plan, section: ShardingSection) -> Iterator
     for name, shards, samples, num_bytes in counts:
         yield f"{name}: {samples} samples in {shards} shards, {num_bytes} bytes of source files"
     yield f"{plan.total_shards} shards, from {listing.num_files} samples of {listing.total_bytes} bytes"
-    yield from _check_some(listing, section)
+    yield from _check_sample_files(listing, section)
 
 
-def _check_some(listing: Listing, section: ShardingSection) -> Iterator[str]:
-    """Yield lines about samples that are read and checked as the stage does; none where rows are the samples."""
+def _check_sample_files(listing: Listing, section: ShardingSection) -> Iterator[str]:
+    """Check a random subset of samples as the stage does and yield the findings; none where samples have no files."""
     fields = Fields.of(section)
     if fields is not None and fields.file is None:
         return
-    chosen = _draw(listing)
+    chosen = _draw_samples(listing)
     rejected: list[tuple[Reference, UndecodableImage]] = []
     by_content = section.compare == "content"
     samples = read_samples(listing.uri, chosen, fields, by_content=by_content)
@@ -52,14 +52,14 @@ def _check_some(listing: Listing, section: ShardingSection) -> Iterator[str]:
                 accept(reference, contents, fields, Checks.of(section))
             except UndecodableImage as reason:
                 rejected.append((reference, reason))
-    yield f"{len(chosen)} of {listing.num_files} samples were looked at: {len(rejected)} cannot be used"
+    yield f"{len(chosen)} of {listing.num_files} samples were checked: {len(rejected)} cannot be used"
     yield from (f"  {encode_path(reference.path)}: {reason}" for reference, reason in rejected[:MAX_NAMED])
     if len(rejected) > section.max_rejected_fraction * listing.num_files:
         limit = f"{section.max_rejected_fraction:g}"
         yield f"warning: that is more than sharding.max_rejected_fraction {limit} of all: the stage would fail"
 
 
-def _draw(listing: Listing) -> list[Reference]:
-    """Return samples by chance, always the same ones of a listing."""
+def _draw_samples(listing: Listing) -> list[Reference]:
+    """Return a random subset of the samples, seeded by the listing's hash."""
     places = set(random.Random(listing.sha256).sample(range(listing.num_files), min(CHECKED, listing.num_files)))
     return [reference for place, reference in enumerate(listing.references()) if place in places]

@@ -1,8 +1,8 @@
-"""Samples with the same content: found by a hash of 64 bits, and named in the manifest.
+"""Duplicate samples, found by a 64-bit hash of their content and listed in the manifest.
 
-The content of a sample is its first file as it is stored; of a row without files, all its cells but the label. Copies
-in several splits leak: what is tested was trained on. An increment looks for copies of what it writes, among all
-samples; those among what stays are its parent's.
+The content of a sample is its first file as stored; of a row without files, all cells but the label. Duplicates across
+splits are a leak from training into the test. An increment compares its new samples with all samples; the duplicates
+among unchanged samples are taken from its parent.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _BUCKET_SAMPLES = 1 << 16
 
 
 class ContentEntry(NamedTuple):
-    """A sample by its content."""
+    """Content hash, split, path and label of a sample."""
 
     content: int
     """Hash of 64 bits."""
     split: int
     path: str
-    """Encoded."""
+    """Percent-encoded (`encode_path`)."""
     label: int
     is_new: bool = True
     """Whether this job writes the sample."""
@@ -43,21 +43,21 @@ def list_contents(job: Job, result: ShardResult, references: Iterable[Reference]
 
     Args:
         job: The planned job.
-        result: Of the shard.
+        result: Result of the shard.
         references: Its samples, in any order.
     """
-    by_key = {one.key: one for one in references}
-    found = []
+    references_by_key = {entry.key: entry for entry in references}
+    entries = []
     for shard in result.shards:
         rows = read_index(job.output_uri, shard)
         for key, content, label in rows[["key", "content", "label"]].tolist():
-            reference = by_key[key]
-            found.append(ContentEntry(content, reference.split, encode_path(reference.path), label))
-    return found
+            reference = references_by_key[key]
+            entries.append(ContentEntry(content, reference.split, encode_path(reference.path), label))
+    return entries
 
 
-def list_kept_contents(table: Any) -> Iterator[ContentEntry]:
-    """Yield the samples of a part of those that an increment keeps (sharding/increments.py)."""
+def list_parent_contents(table: Any) -> Iterator[ContentEntry]:
+    """Yield the samples in a part of the unchanged samples of an increment (sharding/increments.py)."""
     for path, split, label, content in zip(
         *(table[name].to_pylist() for name in ("path", "split", "label", "content")), strict=True
     ):
@@ -65,89 +65,88 @@ def list_kept_contents(table: Any) -> Iterator[ContentEntry]:
 
 
 def group_contents(job: Job, entries: Iterable[ContentEntry]) -> list[tuple[int, list[tuple[Any, ...]]]]:
-    """Return (bucket, samples): equal contents come into one bucket; samples are plain tuples, which Beam encodes."""
-    kept_parts = job.planned.increment.num_kept_parts if job.planned.increment else 0
-    buckets = -(-(job.planned.num_files + kept_parts * PART_ROWS) // _BUCKET_SAMPLES) or 1
-    found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    """Group samples by buckets of content hashes; samples are plain tuples, which Beam encodes."""
+    num_parent_parts = job.planned.increment.num_kept_parts if job.planned.increment else 0
+    buckets = -(-(job.planned.num_files + num_parent_parts * PART_ROWS) // _BUCKET_SAMPLES) or 1
+    by_bucket: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     for entry in entries:
-        found[entry.content % buckets].append(tuple(entry))
-    return list(found.items())
+        by_bucket[entry.content % buckets].append(tuple(entry))
+    return list(by_bucket.items())
 
 
 def find_copies(groups: Iterable[Iterable[tuple[Any, ...]]]) -> Duplicates:
     """Return the copies among the samples of one bucket."""
     by_content: dict[int, list[ContentEntry]] = defaultdict(list)
     for group in groups:
-        for one in group:
-            entry = ContentEntry(*one)
+        for entry in map(ContentEntry._make, group):
             by_content[entry.content].append(entry)
-    several = [own for own in by_content.values() if len(own) > 1 and any(one.is_new for one in own)]
-    return merge_copies([_describe(own) for own in several])
+    duplicated = [copies for copies in by_content.values() if len(copies) > 1 and any(copy.is_new for copy in copies)]
+    return merge_copies([_describe(copies) for copies in duplicated])
 
 
-def merge_copies(several: Iterable[Duplicates]) -> Duplicates:
-    """Add up findings; of the groups, those in several splits are listed first."""
+def merge_copies(parts: Iterable[Duplicates]) -> Duplicates:
+    """Merge duplicates; groups that span several splits come first."""
     groups = copies = leaking = 0
     listed: list[DuplicateGroup] = []
-    for one in several:
-        groups += one.groups
-        copies += one.copies
-        leaking += one.leaking_groups
-        listed += one.listed
-    listed.sort(key=lambda group: (len({one.split for one in group.copies}) == 1, group.copies[0].path))
+    for part in parts:
+        groups += part.groups
+        copies += part.copies
+        leaking += part.leaking_groups
+        listed += part.listed
+    listed.sort(key=lambda group: (len({copy.split for copy in group.copies}) == 1, group.copies[0].path))
     return Duplicates(groups=groups, copies=copies, leaking_groups=leaking, listed=listed[:MAX_GROUPS])
 
 
-def add_kept_copies(found: Duplicates, kept: Iterable[DuplicateGroup]) -> Duplicates:
-    """Add the groups of an increment's parent of which nothing new is a copy."""
-    known = {group.content for group in found.listed}
-    return merge_copies([found, *(_count(group) for group in kept if group.content not in known)])
+def add_parent_copies(copies: Duplicates, parent_groups: Iterable[DuplicateGroup]) -> Duplicates:
+    """Add the parent's groups that no new sample belongs to."""
+    listed = {group.content for group in copies.listed}
+    return merge_copies([copies, *(_count(group) for group in parent_groups if group.content not in listed)])
 
 
 def _describe(entries: list[ContentEntry]) -> Duplicates:
-    # Samples that stay come first, then those of the test split.
-    ordered = sorted(entries, key=lambda one: (one.is_new, -one.split, one.path))
+    # Unchanged samples first, then by split from test to training.
+    ordered = sorted(entries, key=lambda entry: (entry.is_new, -entry.split, entry.path))
     group = DuplicateGroup(
         content=f"{ordered[0].content:016x}",
-        copies=[Copy(path=one.path, split=SPLITS[one.split], label=one.label) for one in ordered[:MAX_COPIES]],
+        copies=[Copy(path=entry.path, split=SPLITS[entry.split], label=entry.label) for entry in ordered[:MAX_COPIES]],
         num_copies=len(ordered) if len(ordered) > MAX_COPIES else None,
     )
     return _count(group)
 
 
 def _count(group: DuplicateGroup) -> Duplicates:
-    leaks = len({one.split for one in group.copies}) > 1
+    leaks = len({copy.split for copy in group.copies}) > 1
     copies = (group.num_copies or len(group.copies)) - 1
     return Duplicates(groups=1, copies=copies, leaking_groups=int(leaks), listed=[group])
 
 
-def describe_duplicates(found: Duplicates) -> str:
-    """Return one line that says what was found, with three examples."""
-    examples = found.listed[:MAX_EXAMPLES]
+def describe_duplicates(duplicates: Duplicates) -> str:
+    """Describe duplicates in one line with up to three examples."""
+    examples = duplicates.listed[:MAX_EXAMPLES]
     shown = "; ".join(map(_name_copies, examples))
-    more = f"; and {found.groups - len(examples)} more" if found.groups > len(examples) else ""
-    leaking = f"{found.leaking_groups} of {found.groups} samples with copies are in several splits (leakage)"
-    return f"{found.copies} samples are copies of others; {leaking}: {shown}{more}"
+    more = f"; and {duplicates.groups - len(examples)} more" if duplicates.groups > len(examples) else ""
+    leaking = f"{duplicates.leaking_groups} of {duplicates.groups} samples with copies are in several splits (leakage)"
+    return f"{duplicates.copies} samples are copies of others; {leaking}: {shown}{more}"
 
 
 def _name_copies(group: DuplicateGroup) -> str:
     shown = group.copies[:MAX_EXAMPLES]
-    others = (group.num_copies or len(group.copies)) - len(shown)
-    names = " = ".join(f"{one.path} ({one.split})" for one in shown)
-    return f"{names} and {others} more" if others else names
+    num_more = (group.num_copies or len(group.copies)) - len(shown)
+    names = " = ".join(f"{copy.path} ({copy.split})" for copy in shown)
+    return f"{names} and {num_more} more" if num_more else names
 
 
-def check_duplicates(found: Duplicates | None, shown: str) -> None:
-    """Raise DataError when there are samples with the same content, ConfigError when nobody looked for them."""
-    if found is None:
+def check_duplicates(duplicates: Duplicates | None, shown: str) -> None:
+    """Raise DataError if there are duplicates, ConfigError if the shards were written without the search for them."""
+    if duplicates is None:
         raise ConfigError(
             f"{shown}: these shards were made without a search for copies",
             allowed="shards that were made with sharding.duplicates=warn or fail",
             todo="shard again with --fresh, or set sharding.duplicates to off",
         )
-    if found.groups:
+    if duplicates.groups:
         raise DataError(
-            f"{shown}: {describe_duplicates(found)}",
+            f"{shown}: {describe_duplicates(duplicates)}",
             allowed="every sample once (sharding.duplicates is fail)",
             todo="remove the copies, or set sharding.duplicates to warn",
         )

@@ -29,12 +29,12 @@ class Fields:
 
     kinds: dict[str, FieldKind]
     file: str | None
-    """Name of the field whose file a reference names; None: samples are rows without files."""
+    """Field of the file that a reference names; None: samples are rows without files."""
     image: str | None
     """Name of the first field of kind image, the only one that is converted, resized and measured."""
     label: str | None
-    """Name of the field that a reference has the label of."""
-    others: tuple[str, ...]
+    """Field of the label in a reference."""
+    cell_names: tuple[str, ...]
     """Names of the fields in the cells of a reference."""
 
     @classmethod
@@ -46,18 +46,18 @@ class Fields:
     def of_kinds(cls, kinds: dict[str, FieldKind]) -> Fields:
         """Return fields of these kinds."""
         file, label = find_file(kinds), find_label(kinds)
-        others = tuple(name for name in kinds if name not in (file, label))
-        return cls(kinds, file, find_image(kinds), label, others)
+        cell_names = tuple(name for name in kinds if name not in (file, label))
+        return cls(kinds, file, find_image(kinds), label, cell_names)
 
     @property
-    def further_files(self) -> list[str]:
+    def extra_files(self) -> list[str]:
         """Names of the fields of files in the cells."""
-        return [name for name in self.others if self.kinds[name] in FILE_KINDS]
+        return [name for name in self.cell_names if self.kinds[name] in FILE_KINDS]
 
     @property
     def vocabularies(self) -> list[str]:
         """Names of the fields of classes in the cells."""
-        return [name for name in self.others if self.kinds[name] in CLASS_KINDS]
+        return [name for name in self.cell_names if self.kinds[name] in CLASS_KINDS]
 
     def cells(self, reference: Reference) -> dict[str, Any]:
         """Return the cells of a reference by name."""
@@ -65,13 +65,13 @@ class Fields:
         return cells
 
     def files_of(self, reference: Reference) -> list[tuple[str, SourceFile]]:
-        """Return the files of a sample, each with the name of its field; first the one that the reference names."""
+        """Return the files of a sample by field name; the file that the reference names comes first."""
         if self.file is None:
             return []
         files = {self.file: (reference.path, reference.size, reference.version, reference.content_hash)}
-        if further := self.further_files:
+        if extra_files := self.extra_files:
             cells = self.cells(reference)
-            for name in further:
+            for name in extra_files:
                 path, size, version, content_hash = cells[name]
                 files[name] = (unquote_to_bytes(path), size, version, content_hash.encode())
         return [(name, SourceFile(*file, is_image=self.kinds[name] == "image")) for name, file in files.items()]
@@ -87,10 +87,7 @@ def to_json(value: Any) -> bytes:
 
 
 def make_row_path(label: bytes, cells: bytes) -> bytes:
-    """Return the path of a row without files: a hash of its label and cells, so that other rows do not move it.
-
-    A relative path of a file starts alike only where somebody named a folder so.
-    """
+    """Return the path of a row without files: a hash of its label and cells, independent of all other rows."""
     content = b"%d\0%b%b" % (len(label), label, cells)
     return f"{ROW_PREFIX}{hashlib.blake2b(content, digest_size=16).hexdigest()}".encode()
 

@@ -24,11 +24,11 @@ _COLUMNS = 5
 
 
 class FileVersions:
-    """The versions of the local files of one source; several threads may ask.
+    """Versions of the local files of one source; thread-safe.
 
     Args:
-        section: Says how files are compared.
-        source_uri: Decides which cache is used.
+        section: `compare` selects the kind of version.
+        source_uri: Selects the cache file.
     """
 
     def __init__(self, section: ShardingSection, source_uri: str) -> None:
@@ -39,11 +39,11 @@ class FileVersions:
 
             name = hashlib.sha256(source_uri.encode()).hexdigest()[:32]
             self._uri = storage.normalise(user_cache("crc32c") / f"{name}.npy")
-            self._known: Any = np.empty((0, _COLUMNS), np.uint64)
-            # A damaged file is none: what it held is read again.
+            self._cached: Any = np.empty((0, _COLUMNS), np.uint64)
+            # A damaged cache file is ignored.
             with contextlib.suppress(OSError, ValueError, EOFError):
-                self._known = np.load(io.BytesIO(storage.read_bytes(self._uri))).reshape(-1, _COLUMNS)
-            self._inodes = self._known[:, 1].copy()
+                self._cached = np.load(io.BytesIO(storage.read_bytes(self._uri))).reshape(-1, _COLUMNS)
+            self._inodes = self._cached[:, 1].copy()
 
     def get(self, path: bytes, status: os.stat_result) -> int:
         """Return the version of a file.
@@ -58,23 +58,23 @@ class FileVersions:
         if not self._by_content:
             return status.st_mtime_ns
         identity = array("Q", [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns % (1 << 64)])
-        row = self._known[self._inodes.searchsorted(self._known.dtype.type(status.st_ino)) :][:1]
-        is_known = row.tobytes()[: 8 * len(identity)] == identity.tobytes()
-        crc32c = int(row[0, -1]) if is_known else _read_crc32c(path)
-        # One call: threads do not mix their rows.
+        row = self._cached[self._inodes.searchsorted(self._cached.dtype.type(status.st_ino)) :][:1]
+        is_cached = row.tobytes()[: 8 * len(identity)] == identity.tobytes()
+        crc32c = int(row[0, -1]) if is_cached else _read_crc32c(path)
+        # One atomic call: rows of several threads stay whole.
         self._rows.extend(array("Q", [*identity, crc32c]))
         return crc32c
 
     def save(self) -> list[str]:
-        """Remember the versions of all files that were asked for; return a warning where that fails."""
+        """Write the requested versions to the cache; return a warning if that fails."""
         if not self._rows:
             return []
         import numpy as np
 
         rows = np.frombuffer(self._rows, np.uint64).reshape(-1, _COLUMNS)
-        # A file that several links lead to is one row.
+        # Hard links share a row.
         rows = rows[np.unique(rows[:, 1], return_index=True)[1]]
-        if np.array_equal(rows, self._known):
+        if np.array_equal(rows, self._cached):
             return []
         stream = io.BytesIO()
         np.save(stream, rows)
@@ -82,7 +82,7 @@ class FileVersions:
             storage.local_path(self._uri).parent.mkdir(parents=True, exist_ok=True)
             storage.replace(self._uri, stream.getvalue())
         except (StorageError, OSError) as error:
-            return [f"the crc32c of files are not remembered: {error}"]
+            return [f"the crc32c of files are not cached: {error}"]
         return []
 
 

@@ -19,14 +19,14 @@ from sharding.reference import SourceFile
 
 
 def hash_of(entry: storage.ObjectInfo) -> bytes:
-    """Return the content hash of an object that the listing gives: md5 if there is one, since crc32c alone collides."""
+    """Return the content hash of a listed object: its md5, or where it has none its crc32c, which may collide."""
     if entry.md5:
         return f"md5:{entry.md5}".encode()
     return f"crc32c:{entry.crc32c}".encode() if entry.crc32c else b""
 
 
 class BucketFolders:
-    """The folders of a source in a bucket, known from the listing alone.
+    """The folders of a source in a bucket, derived from its listing.
 
     Args:
         uri: The gs:// folder that paths are relative to.
@@ -40,7 +40,7 @@ class BucketFolders:
         uri = self._join(folder)
         names = {f"{name}/" for name in gcs.list_folders(uri)}
         names.update(entry.name for entry in storage.list_objects(uri, recursive=False))
-        # Objects that some tools make for folders; names with two slashes.
+        # Placeholder objects of folders, and names with two slashes.
         names -= {"", "/"}
         return sorted(name.encode() for name in names)
 
@@ -48,7 +48,7 @@ class BucketFolders:
         """Yield the files below a folder in the order of their paths; size -1: ignored (also a folder).
 
         Raises:
-            TryAgain: Nothing is in it any more.
+            TryAgain: The folder is empty now.
         """
         is_empty = True
         last_ignored = b""
@@ -87,7 +87,7 @@ class LocalFolders:
 
     Args:
         uri: The file:// folder that paths are relative to.
-        versions: Of its files.
+        versions: Versions of its files.
     """
 
     def __init__(self, uri: str, versions: FileVersions) -> None:

@@ -1,16 +1,16 @@
-"""The Beam graph of the stage, whole.
+"""The Beam graph of the stage.
 
     Create(parts) | Reshuffle | place | GroupByKey | WriteShard ─┬─ results ─────────────┬─ commit: manifest.json
                                                                  └─ contents | GroupByKey ┘
-    of an increment also: shards that have lost samples ─ new index ─ results;  samples that stay ─ contents
+    of an increment also: shards with deleted samples ─ new index ─ results;  unchanged samples ─ contents
 
-Only references (paths, labels, sizes) are shuffled, never content: each shard is written by one worker that reads its
-files and streams them out. What is there already is not made again: a shard has its record, the whole its manifest. Any
-step may run twice, at the same time, or in another run: names decide bytes (sharding/job.py), and publishing what is
-there is success. No state, no tagged outputs, nothing from finish_bundle: the graph means the same on every runner.
+Only references (paths, labels, sizes) are shuffled, never content: one worker per shard reads its files and streams
+them out. Finished work is not repeated: a shard has its record, the whole its manifest. Each step is idempotent, also
+concurrently and across runs: a file name determines its bytes (sharding/job.py), and publishing equal bytes succeeds.
+There is no state, no tagged output and no finish_bundle, so the graph behaves the same on every runner.
 
-What the store answers for a while is raised, and the runner tries the bundle again. The first error that only a user
-can mend ends the work as a refusal in the output's folder: no runner would bring its type and exit code back.
+Transient errors are raised, and the runner retries the bundle. The first user error is written to the output's folder
+as a refusal, since no runner preserves its type and exit code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Duplicates
 from contracts.errors import ErrorDocument, TryAgain, UserError
 from sharding.commit import commit_shards
-from sharding.duplicates import find_copies, group_contents, list_contents, list_kept_contents, merge_copies
+from sharding.duplicates import find_copies, group_contents, list_contents, list_parent_contents, merge_copies
 from sharding.increments import drop_rows
 from sharding.job import REFUSAL_NAME, Job, JobHandle, ShardResult, SourceChanged, merge_results, open_job
 from sharding.limits import Limits, space_needed
@@ -34,7 +34,7 @@ from sharding.reference import Reference, read_part, to_references
 from sharding.workers import write_in_process
 from sharding.write import shard_name
 
-# Shards of the parent whose indices one element makes anew.
+# Parent shards per element whose indices are rewritten.
 SHARDS_PER_ELEMENT = 64
 # (bucket, samples): see sharding.duplicates.group_contents.
 Contents = list[tuple[int, list[tuple[Any, ...]]]]
@@ -51,12 +51,12 @@ def build_graph(
     """Add the steps that write all shards, their indices and the manifest.
 
     Args:
-        pipeline: An empty pipeline on any runner that keeps to Beam's model (sharding/runners.py).
+        pipeline: An empty pipeline (sharding/runners.py).
         handle: The planned job.
-        limits: What the manifest must keep to.
+        limits: Limits that the manifest is checked against.
         num_parts: Number of parts of the listing.
-        num_kept_parts: Number of parts, after those of the listing, of samples that new ones may be copies of.
-        num_changed_shards: Number of shards of the parent that have lost samples.
+        num_kept_parts: Number of parts, after those of the listing, of samples that new ones may duplicate.
+        num_changed_shards: Number of parent shards with deleted samples.
     """
     finds_copies = limits.duplicates != "off"
     written = (
@@ -75,26 +75,27 @@ def build_graph(
         | "MergeResults" >> beam.CombineGlobally(_merge_results)
     )
     kept_parts = list(range(num_parts, num_parts + num_kept_parts)) if finds_copies else []
-    kept = pipeline | "KeptParts" >> beam.Create(kept_parts) | "KeptContents" >> beam.FlatMap(_list_kept, handle)
+    created = pipeline | "KeptParts" >> beam.Create(kept_parts)
+    unchanged = created | "KeptContents" >> beam.FlatMap(_list_unchanged, handle)
     copies = (
-        (written | "Contents" >> beam.Values() | "EachContent" >> beam.FlatMap(_each), kept)
+        (written | "Contents" >> beam.Values() | "EachContent" >> beam.FlatMap(_identity), unchanged)
         | "AllContents" >> beam.Flatten().with_output_types(tuple[int, Any])
         | "GroupByContent" >> beam.GroupByKey()
         | "InBuckets" >> beam.Values()
         | "FindCopies" >> beam.Map(find_copies)
         | "MergeCopies" >> beam.CombineGlobally(merge_copies)
     )
-    # One element, so that one call sees the end of all steps.
+    # One element: one call of the commit, after all steps.
     sides = (beam.pvalue.AsSingleton(results), beam.pvalue.AsSingleton(copies))
     pipeline | "Once" >> beam.Create([None]) | "Commit" >> beam.Map(_commit, *sides, handle, limits)
 
 
 def _place(number: int, handle: JobHandle) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
-    """Yield (shard, references) for a part of the listing: a list for each shard, since Beam's cost is by element."""
-    with _working(handle):
+    """Yield (shard, references) for a part of the listing: one element per shard, since Beam's cost is per element."""
+    with _refusal_published(handle):
         job = open_job(handle)
         references = read_references(job, number)
-        shards = job.planned.plan.place([one.path for one in references], [one.split for one in references])
+        shards = job.planned.plan.place([entry.path for entry in references], [entry.split for entry in references])
         by_shard: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
         for shard, reference in zip(shards.tolist(), references, strict=True):
             # Plain tuples, which Beam's coders know.
@@ -112,9 +113,9 @@ def _write_shard(
 ) -> Iterator[tuple[ShardResult, Contents]]:
     """Write one shard, unless it is written; yield its result and the contents of its samples."""
     shard, groups = element
-    with _working(handle, swallows=True):
+    with _refusal_published(handle, suppresses=True):
         job = open_job(handle)
-        references = [Reference(*one) for group in groups for one in group]
+        references = [Reference(*values) for group in groups for values in group]
         result = job.read_record(shard)
         if result is None:
             if _is_refused(handle) or _is_finished(handle):
@@ -132,17 +133,17 @@ def _write_shard(
 
 
 def _drop_rows(start: int, handle: JobHandle) -> Iterator[ShardResult]:
-    with _working(handle):
+    with _refusal_published(handle):
         yield drop_rows(open_job(handle), start, SHARDS_PER_ELEMENT)
 
 
-def _list_kept(number: int, handle: JobHandle) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
-    with _working(handle):
+def _list_unchanged(number: int, handle: JobHandle) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
+    with _refusal_published(handle):
         job = open_job(handle)
-        yield from group_contents(job, list_kept_contents(read_part(storage.read_bytes(job.part_uri(number)))))
+        yield from group_contents(job, list_parent_contents(read_part(storage.read_bytes(job.part_uri(number)))))
 
 
-def _each(contents: Contents) -> Contents:
+def _identity(contents: Contents) -> Contents:
     return contents
 
 
@@ -151,20 +152,20 @@ def _merge_results(results: Iterable[ShardResult]) -> ShardResult:
 
 
 def _commit(_: None, result: ShardResult, copies: Duplicates, handle: JobHandle, limits: Limits) -> None:
-    with _working(handle, swallows=True):
-        # The latter by another run of the same work, which has cleaned up since.
+    with _refusal_published(handle, suppresses=True):
+        # Finished: by a concurrent run that has removed the work folder.
         if not _is_refused(handle) and not _is_finished(handle):
             commit_shards(open_job(handle), result, copies, limits)
 
 
 @contextlib.contextmanager
-def _working(handle: JobHandle, *, swallows: bool = False) -> Iterator[None]:
-    """Leave a refusal in the output's folder, where only a user can mend what went wrong in the block.
+def _refusal_published(handle: JobHandle, *, suppresses: bool = False) -> Iterator[None]:
+    """Publish a user error of the block as a refusal in the output's folder.
 
     Args:
         handle: The job.
-        swallows: End the block without an error then, as the commit sees what is missing. Steps whose output nobody
-            counts must fail: a shard would be written without some of its files.
+        suppresses: Suppress the error after that, for steps whose missing output the commit detects. All other steps
+            must fail: a shard would be written without some of its files.
     """
     try:
         with space_needed(handle.output_uri):
@@ -175,7 +176,7 @@ def _working(handle: JobHandle, *, swallows: bool = False) -> Iterator[None]:
         storage.replace(
             storage.join(handle.output_uri, REFUSAL_NAME), ErrorDocument.of(error).model_dump_json().encode()
         )
-        if not swallows:
+        if not suppresses:
             raise
     except storage.AlreadyPublished as error:
         raise TryAgain(

@@ -1,8 +1,8 @@
-"""Checks of every image on its way into a shard, and the changes that are made to it.
+"""Checks and conversions of images while sharding.
 
 verify: decode    the whole image is decoded, by the trainer's own decoder; a transparent one is laid on a background,
-          and a JPEG with oddities that only some readers pass over is stored without them
-none      only the first bytes are looked at: they tell the format
+          and a JPEG with oddities that some readers reject is stored without them
+none      only the format is detected, from the first bytes
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from records.sample import MAX_SAMPLE_BYTES
 if TYPE_CHECKING:
     from contracts.config import ShardingSection
 
-# A MiB of the largest sample is left for what else there is in it.
+# Leaves a MiB of the largest sample for its other fields.
 MAX_IMAGE_BYTES = MAX_SAMPLE_BYTES - (1 << 20)
-# A change: a JPEG without what only some readers pass over.
+# Change: a JPEG stored without oddities that some readers reject.
 REPAIRED = "repaired"
-# Remarks: 16 bits per channel; such an image that uses less than a quarter of their range.
+# Remarks: 16 bits per channel, and 16 bits per channel with less than a quarter of the range in use.
 DEEP, NARROW = "deep", "narrow"
 _NARROW_RANGE = 64
 _GZIP_START = b"\x1f\x8b"
-# Of what an object stored with Content-Encoding: gzip holds: a few KB may claim terabytes.
+# Limit on inflated objects (Content-Encoding: gzip), against zip bombs.
 _MOST_INFLATED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Checks:
-    """What is checked and changed."""
+    """Settings of the checks and conversions."""
 
     verify: str = "decode"
     changes: Changes = field(default_factory=Changes)
@@ -56,7 +56,7 @@ class Checks:
 
     @classmethod
     def of(cls, section: ShardingSection) -> Checks:
-        """Take them out of the configuration."""
+        """Return the settings of a configuration."""
         convert = section.convert
         return cls(
             section.verify,
@@ -67,7 +67,7 @@ class Checks:
 
 
 class Checked(NamedTuple):
-    """An image that was accepted."""
+    """An accepted image."""
 
     content: bytes
     """The file as it is stored in the shard."""
@@ -91,11 +91,7 @@ class Checked(NamedTuple):
 
 
 def check(content: bytes, checks: Checks) -> Checked:
-    """Check an image file, and make the changes that are asked for.
-
-    Args:
-        content: The file.
-        checks: What to do with it.
+    """Check an image file and apply the configured conversions.
 
     Raises:
         UndecodableImage: It cannot be used; with the reason.
@@ -105,19 +101,19 @@ def check(content: bytes, checks: Checks) -> Checked:
     if len(content) > MAX_IMAGE_BYTES:
         raise UndecodableImage(f"{len(content)} bytes are more than the limit of {MAX_IMAGE_BYTES}")
     if checks.verify == "none":
-        found = require_format(content)
-        return Checked(content, found, 0, 0, "", None, found, "")
+        image_format = require_format(content)
+        return Checked(content, image_format, 0, 0, "", None, image_format, "")
     image = decode(content, background=_colour_of(checks.background), max_pixels=checks.max_pixels)
     remarks = _remark(content, image)
     source_format, source_mode = image.image_format, image.mode
-    needed: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
     if image.repaired is not None:
-        content, needed = image.repaired, (REPAIRED,)
+        content, changes = image.repaired, (REPAIRED,)
     if checks.changes or image.transparent:
-        content, made = change(content, image, checks.changes)
-        needed += made
-        if made:
-            # What is stored is decoded in its turn: it is what training reads.
+        content, applied = change(content, image, checks.changes)
+        changes += applied
+        if applied:
+            # Decode the stored file, which training reads.
             image = decode(content, max_pixels=None)
     height, width, _ = image.pixels.shape
     return Checked(
@@ -129,7 +125,7 @@ def check(content: bytes, checks: Checks) -> Checked:
         image.pixels,
         source_format,
         source_mode,
-        needed,
+        changes,
         remarks,
     )
 
@@ -142,7 +138,7 @@ def _remark(content: bytes, image: Decoded) -> tuple[str, ...]:
 
 
 def inflate(content: bytes) -> bytes:
-    """Return an image file as it was before gzip: an object with Content-Encoding: gzip is read as it is stored.
+    """Return the inflated content of a gzip file (an object with Content-Encoding: gzip), other content unchanged.
 
     Raises:
         UndecodableImage: It is damaged, or holds more than a GiB.
@@ -160,8 +156,8 @@ def inflate(content: bytes) -> bytes:
     return inflated
 
 
-def check_further(content: bytes, checks: Checks) -> tuple[bytes, str]:
-    """Check an image that keeps its pixels, such as a mask; return the file as it is stored, and its format.
+def check_extra_image(content: bytes, checks: Checks) -> tuple[bytes, str]:
+    """Check an image that is not converted, such as a mask; return the file to store and its format.
 
     Raises:
         UndecodableImage: It cannot be used; with the reason.
@@ -175,6 +171,5 @@ def check_further(content: bytes, checks: Checks) -> tuple[bytes, str]:
 
 @functools.cache
 def _colour_of(name: str) -> Colour:
-    # Asked for every image.
     red, green, blue = ImageColor.getrgb(name)[:3]
     return red, green, blue

@@ -1,14 +1,14 @@
-"""The planned job: what decides the bytes of the shards, and the names of their files.
+"""The planned job: the inputs of the shards, and the names of their files.
 
-Every file of a job carries a key in its name: a hash of the fingerprint and of the versions of what decides bytes. So
-a name decides its bytes: whoever writes a name, in whichever attempt or run, writes the same content, and what is there
-already is done. The key is made where the bytes are made, by the worker: a late worker with other libraries writes
-under other names, which no manifest of this job lists.
+Every file name of a job contains a key: a hash of the fingerprint and of the versions of the libraries that determine
+the bytes. So a file name determines its bytes in every attempt and run, and existing files need not be rewritten. Each
+worker computes the key itself: a late worker with other libraries writes other names, which no manifest of this job
+lists.
 
-Below OUTPUT/.work, until the manifest is there:
+Below OUTPUT/.work, until the manifest is published:
 
-    plan-REVISION-FINGERPRINT.json   the planned job; whoever plans second takes what is there
-    listing-ATTEMPT/                 the parts of the listing, and of an increment what is gone
+    plan-REVISION-FINGERPRINT.json   the planned job; the first one published counts
+    listing-ATTEMPT/                 the parts of the listing, and the deleted rows of an increment
     KEY/record-NNNNNN                the result of a finished shard (ShardResult), published after its files
 """
 
@@ -36,15 +36,15 @@ from sharding.images import Checks
 from sharding.names import WORK_NAME, decode_name
 from sharding.plan import Plan
 
-# Counts up when the same fingerprint would give other bytes: the plan, the order, the framing, what is rejected.
+# Increased when the same fingerprint gives other bytes: changes of plan, order, framing or rejection.
 REVISION = 3
 KEY_DIGITS = 8
-# In the output's folder: the error that ended the work for good (contracts.errors.ErrorDocument).
+# In the output's folder: the final error of the work (contracts.errors.ErrorDocument).
 REFUSAL_NAME = "refusal.json"
-# In the folder of the listing: the tokenizer that the configuration names; rows of the parent that are gone.
+# In the folder of the listing: the tokenizer that the configuration names; deleted rows of the parent.
 TOKENIZER_NAME = "tokenizer.json"
-GONE_NAME = "gone.npy"
-# Files that the manifest names as rejected; beyond them it has a count.
+DELETED_ROWS_NAME = "gone.npy"
+# Rejected files that the manifest lists; more are only counted.
 MAX_REJECTED = 10_000
 
 
@@ -53,16 +53,16 @@ class SourceChanged(TryAgain):
 
 
 class ShardResult(Document):
-    """What is known of one finished shard, or, merged, of many."""
+    """Result of one finished shard, or the merged result of several."""
 
     shards: list[ShardEntry]
-    """Those that have a sample; `first` is not set."""
+    """Shards with at least one sample; `first` is not set."""
     samples_by_class: dict[str, dict[int, int]] = Field(default={})
     """Number of samples by split and label."""
     source_bytes: dict[str, int] = Field(default={})
     """Bytes of the source files of the samples, by split."""
     rejected: list[tuple[str, str]] = Field(default=[])
-    """Path (encoded) and reason of the first `MAX_REJECTED` files that were left out, sorted."""
+    """Encoded path and reason of the first `MAX_REJECTED` rejected files, sorted."""
     num_rejected: int = 0
     channel_sums: ChannelSums = ChannelSums()
     """Over pixels of images of the training split."""
@@ -83,7 +83,7 @@ def merge_results(results: list[ShardResult]) -> ShardResult:
         shards=[shard for result in results for shard in result.shards],
         samples_by_class=by_class,
         source_bytes=source_bytes,
-        rejected=sorted(one for result in results for one in result.rejected)[:MAX_REJECTED],
+        rejected=sorted(rejection for result in results for rejection in result.rejected)[:MAX_REJECTED],
         num_rejected=sum(result.num_rejected for result in results),
         channel_sums=sum((result.channel_sums for result in results), ChannelSums()),
         tally=sum((result.tally for result in results), Tally()),
@@ -91,23 +91,22 @@ def merge_results(results: list[ShardResult]) -> ShardResult:
 
 
 class Increment(Document):
-    """What an increment takes over from its parent."""
+    """Samples and shards that an increment reuses from its parent."""
 
     parent: str
     """Fingerprint of the parent, and name of its folder, beside the output."""
     kept: ShardResult
     """The parent's samples that stay; `shards` is empty."""
     vanished: list[int]
-    """Labels of classes that the source has no sample of any more."""
+    """Labels of classes without a sample in the source."""
     num_kept_parts: int
-    """Number of parts of kept samples that are as long as a new one: it may be a copy of them. They follow the parts of
-    the listing."""
+    """Number of parts, after those of the listing, of kept samples that have the size of a new one."""
     num_changed_shards: int
     """Number of the parent's shards that have lost a sample."""
     num_kept: int
     """Number of the parent's samples that stay."""
     copies: list[DuplicateGroup]
-    """What the parent lists of copies among the samples that stay."""
+    """Groups of copies in the parent's manifest, restricted to kept samples."""
     parent_sha256: str
     """Hash of the parent's manifest."""
     num_new: int
@@ -116,7 +115,7 @@ class Increment(Document):
 
 
 class PlannedJob(Document):
-    """A job as it lies in the work folder: all that a launcher or a worker needs to go on with it."""
+    """The job document in the work folder: all that a launcher or a worker needs to continue it."""
 
     fingerprint: str
     made_from: dict[str, str]
@@ -125,7 +124,7 @@ class PlannedJob(Document):
     """As in the manifest."""
     multi_label: bool
     vocabularies: dict[str, list[str]]
-    """Names of the classes of each field of classes but the label, written likewise."""
+    """Class names of each further field of classes, encoded as in `classes`."""
     sharding: ShardingSection
     plan: Plan
     listing: str
@@ -143,12 +142,12 @@ class PlannedJob(Document):
 
 
 def plan_uri(output_uri: str, fingerprint: str) -> str:
-    """Return where a planned job is: a folder that the user has named may hold what is left of other work."""
+    """Return the URI of a planned job; the fingerprint keeps jobs of one --output folder apart."""
     return storage.join(output_uri, WORK_NAME, f"plan-{REVISION}-{fingerprint}.json")
 
 
 def read_planned(output_uri: str, fingerprint: str) -> PlannedJob | None:
-    """Return a planned job; None where nobody has planned it, or it is finished and cleaned up."""
+    """Return a planned job; None if it is not planned, or finished."""
     try:
         return PlannedJob.model_validate_json(storage.read_bytes(plan_uri(output_uri, fingerprint)))
     except (FileNotFoundError, NotADirectoryError):
@@ -157,12 +156,12 @@ def read_planned(output_uri: str, fingerprint: str) -> PlannedJob | None:
 
 @dataclass(frozen=True)
 class JobHandle:
-    """What the graph holds of a job, whatever its size."""
+    """Reference to a planned job that is serialised with the graph; its size is constant."""
 
     output_uri: str
     fingerprint: str
     listing: str
-    """As `PlannedJob.listing`: it tells jobs apart that one process works for, one after another."""
+    """As `PlannedJob.listing`; distinguishes successive jobs of one process."""
     revision: int = REVISION
     billing_project: str = ""
     """As `cloud.billing_project`: a worker's environment does not name it."""
@@ -170,7 +169,7 @@ class JobHandle:
 
 @dataclass(frozen=True)
 class Job:
-    """A planned job in the process that works for it."""
+    """A planned job, opened in a process."""
 
     output_uri: str
     planned: PlannedJob
@@ -187,14 +186,14 @@ class Job:
 
     @functools.cached_property
     def checks(self) -> Checks:
-        """What is checked in every image, and what is done to it."""
+        """Checks and conversions of every image."""
         return Checks.of(self.planned.sharding)
 
     @functools.cached_property
     def places(self) -> dict[str, dict[str, int]]:
         """Place of each class by field and name; the label's field is not among them."""
-        found = self.planned.vocabularies
-        return {name: {one: place for place, one in enumerate(names)} for name, names in found.items()}
+        fields = self.planned.vocabularies.items()
+        return {field: {name: place for place, name in enumerate(names)} for field, names in fields}
 
     @functools.cached_property
     def classes(self) -> tuple[bytes, ...]:
@@ -218,12 +217,12 @@ class Job:
 
     @property
     def shown_source(self) -> str:
-        """How errors call the source."""
+        """Name of the source in error messages."""
         return f"sharding.source {storage.display(self.planned.source_uri)}"
 
     @property
     def parent_uri(self) -> str:
-        """URI of the parent's folder: a chain of increments lies in one folder, so that all of it can move."""
+        """URI of the parent's folder, beside the output."""
         assert self.planned.increment is not None
         return storage.join(self.output_uri.rpartition("/")[0], self.planned.increment.parent)
 
@@ -240,7 +239,7 @@ class Job:
         return storage.join(self.listing_uri, f"part-{number:05d}.parquet")
 
     def read_record(self, shard: int) -> ShardResult | None:
-        """Return the result of a finished shard, whose files are all there; None: it is to be written."""
+        """Return the result of a finished shard with intact files; None: the shard must be written."""
         try:
             result = ShardResult.model_validate_json(storage.read_bytes(self.record_uri(shard)))
         except FileNotFoundError:
@@ -252,17 +251,12 @@ class Job:
         return None
 
     def find_damage(self, shards: Iterable[ShardEntry]) -> str | None:
-        """Return what is wrong with the files of shards: on a disk their sizes, in a bucket their checksums too."""
+        """Return the first damage of shard files: a wrong size, or in a bucket a wrong checksum; None if intact."""
         files = [file for entry in shards for file in (entry, entry.index)]
         return find_damage(self.output_uri, files, checksums=not storage.is_local(self.output_uri))
 
     def discard_shard(self, shard: int, name: str) -> None:
-        """Delete the files of a shard and its record, so that it is written again.
-
-        Args:
-            shard: Its number.
-            name: Of its file.
-        """
+        """Delete the file `name` of a shard, its index and its record, so that it is written again."""
         for uri in (storage.join(self.output_uri, name), storage.join(self.output_uri, index_name(name))):
             storage.delete(uri)
         storage.delete(self.record_uri(shard))
@@ -274,7 +268,7 @@ class Job:
 
 @functools.cache
 def made_with() -> dict[str, str]:
-    """Return the versions of what decides bytes in this process."""
+    """Return the versions of all libraries that determine the bytes, in this process."""
     return {"sharding": str(REVISION), **library_versions()}
 
 
@@ -283,8 +277,8 @@ def open_job(handle: JobHandle) -> Job:
     """Read the planned job, once a process.
 
     Raises:
-        ConfigError: The worker has another version of this package than whoever planned the job.
-        FileNotFoundError: The job is finished, and cleaned up.
+        ConfigError: The worker has another version of this package than the launcher.
+        FileNotFoundError: The job is finished and its work folder deleted.
     """
     if handle.revision != REVISION:
         raise ConfigError(
@@ -299,7 +293,7 @@ def open_job(handle: JobHandle) -> Job:
 
 
 def scratch_file(output_uri: str) -> Path:
-    """Return the path of a new temporary file: beside the output, where publishing is a link; for a bucket, here."""
+    """Return the path of a new temporary file: in a local output's folder, else in the system's temporary folder."""
     if storage.is_local(output_uri):
         folder = storage.local_path(output_uri)
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from contracts.config import SPLITS, ShardingSection, SplitFractions
 from contracts.errors import ConfigError, DataError
-from sharding.names import encode_name, name_some
+from sharding.names import encode_name, join_names
 
 ALLOWED = "a folder that holds one folder of images per class, e.g. SOURCE/cat/1.jpg and SOURCE/dog/2.jpg"
 # Names of folders of splits, in lower case; places in SPLITS.
-_SPLIT_WORDS = {
+_SPLIT_NAMES = {
     "train": 0,
     "training": 0,
     "val": 1,
@@ -33,7 +33,7 @@ class ClassFolder(NamedTuple):
     """Relative to the source."""
     name: bytes
     split: int | None
-    """The split that it gives, a place in SPLITS; None: the splits of its files are drawn."""
+    """Split of its files, an index into SPLITS; None: the splits are drawn by hash."""
 
 
 class Layout(NamedTuple):
@@ -41,10 +41,9 @@ class Layout(NamedTuple):
 
     folders: list[ClassFolder]
     split_folders: list[bytes]
-    """Folders of splits that hold the class folders; none where these lie directly in the source."""
+    """Folders of splits; empty where the class folders are directly in the source."""
     drawn: SplitFractions | None
-    """Shares by which the files of the training split's folder are divided, where other splits have no folder; None:
-    all of them are for training."""
+    """Shares that divide the folder of the training split; None: all of its files are for training."""
 
     @property
     def gives_splits(self) -> bool:
@@ -53,7 +52,7 @@ class Layout(NamedTuple):
 
 
 def find_layout(section: ShardingSection, list_inner: Callable[[bytes], list[bytes]], shown: str) -> Layout:
-    """Tell class folders from folders of splits.
+    """Find the class folders of a source, directly in it or below folders of splits.
 
     Args:
         section: `group_by` cannot hold where folders give the splits.
@@ -65,30 +64,29 @@ def find_layout(section: ShardingSection, list_inner: Callable[[bytes], list[byt
         DataError: Some have the name of a split and others have not, or those of splits hold no class folders.
     """
     top = list_inner(b"")
-    words = sorted(name for name in top if _split_of(name) is not None)
-    others = sorted(set(top) - set(words))
-    inner = [] if others else [(word, name) for word in words for name in list_inner(word)]
+    folders = sorted(name for name in top if _split_of(name) is not None)
+    unmatched = sorted(set(top) - set(folders))
+    inner = [] if unmatched else [(folder, name) for folder in folders for name in list_inner(folder)]
     if inner:
-        drawn = _find_drawn(section.splits, words)
-        splits = {word: split for word in words if (split := _split_of(word)) or drawn is None}
-        found = [ClassFolder(word + b"/" + name, name, splits.get(word)) for word, name in inner]
-        layout = Layout(found, words, drawn)
+        drawn = _find_drawn(section.splits, folders)
+        splits = {folder: split for folder in folders if (split := _split_of(folder)) or drawn is None}
+        class_folders = [ClassFolder(folder + b"/" + name, name, splits.get(folder)) for folder, name in inner]
+        layout = Layout(class_folders, folders, drawn)
         if section.group_by and layout.gives_splits:
             raise ConfigError(
-                f"sharding.group_by is set, but {shown} holds the folders {_show(words)}, which give the splits",
+                f"sharding.group_by is set, but {shown} holds the folders {_show(folders)}, which give the splits",
                 allowed="groups where splits are drawn: class folders directly below the source, or a manifest",
                 todo="unset sharding.group_by, or write a manifest with a column for the group",
             )
         return layout
-    if len(words) >= 2:
+    if len(folders) >= 2:
+        todo = f"move {_show(unmatched)} out of the source" if unmatched else "put class folders into each of them"
         raise DataError(
-            f"{shown} holds the folders {_show(words)}, which are called like splits, "
-            + (f"beside {_show(others)}, which are not" if others else "without class folders in them"),
+            f"{shown} holds the folders {_show(folders)}, which are called like splits, "
+            + (f"beside {_show(unmatched)}, which are not" if unmatched else "without class folders in them"),
             allowed="one folder of images per class directly below the source; or folders of splits alone (train, "
             "validation or val, test), with one folder per class in each",
-            todo="if they are splits, "
-            + (f"move {_show(others)} out of the source" if others else "put folders of the classes into each of them")
-            + f"; if they are classes, rename {_show(words)}",
+            todo=f"if they are splits, {todo}; if they are classes, rename {_show(folders)}",
         )
     return Layout([ClassFolder(name, name, None) for name in top], [], None)
 
@@ -104,19 +102,19 @@ def check_class_folders(classes: Sequence[bytes], shown: str, more: str = "") ->
         )
 
 
-def _find_drawn(fractions: SplitFractions, words: Sequence[bytes]) -> SplitFractions | None:
-    """Return the shares of the training split and of those without a folder in the files of the training folder."""
-    given = {SPLITS[split] for word in words if (split := _split_of(word)) is not None}
-    shares = {name: getattr(fractions, name) for name in SPLITS if name == SPLITS[0] or name not in given}
+def _find_drawn(fractions: SplitFractions, split_folders: Sequence[bytes]) -> SplitFractions | None:
+    """Return the shares that divide the training folder between training and the splits without a folder."""
+    present = {SPLITS[split] for word in split_folders if (split := _split_of(word)) is not None}
+    shares = {name: getattr(fractions, name) for name in SPLITS if name == SPLITS[0] or name not in present}
     total = sum(shares.values())
-    if SPLITS[0] not in given or total == shares[SPLITS[0]]:
+    if SPLITS[0] not in present or total == shares[SPLITS[0]]:
         return None
     return SplitFractions(**{name: shares.get(name, 0.0) / total for name in SPLITS})
 
 
 def _split_of(name: bytes) -> int | None:
-    return _SPLIT_WORDS.get(name.decode("utf-8", "replace").lower())
+    return _SPLIT_NAMES.get(name.decode("utf-8", "replace").lower())
 
 
 def _show(names: Sequence[bytes]) -> str:
-    return name_some([encode_name(name) for name in names])
+    return join_names([encode_name(name) for name in names])

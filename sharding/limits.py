@@ -1,7 +1,7 @@
-"""What makes a set of samples unfit for training, and errors of a full disk.
+"""Limits on a set of samples for training, and the error for a full disk.
 
-Checked on the listing before anything is written, on the shards before the manifest is, and on finished shards before
-they are used again. Needs neither Beam nor numpy: a stage that only finds its result must start quickly.
+They are checked on the listing, on the results before the manifest is published, and on finished shards before reuse.
+Imports neither Beam nor NumPy: a stage that only reuses its result must start quickly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.errors import DataError, StorageError
-from sharding.names import MAX_NAMED, encode_name, name_some
+from sharding.names import MAX_NAMED, encode_name, join_names
 
 
 def check_training_classes(
@@ -37,7 +37,7 @@ def check_training_classes(
     ]
     if absent:
         raise DataError(
-            f"{shown}: no training sample of class {name_some(absent)}",
+            f"{shown}: no training sample of class {join_names(absent)}",
             allowed="at least one usable sample of each class in the training split",
             todo="add samples of that class, remove its folder or its rows, or raise sharding.splits.train",
         )
@@ -55,18 +55,18 @@ def check_training_samples(num_samples: int, shown: str) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """What shards must keep to: limits of the configuration that are in no fingerprint."""
+    """Limits of the configuration that are not part of the fingerprint."""
 
     max_rejected_fraction: float
     duplicates: str
     """As `sharding.duplicates`."""
 
     def check(self, manifest: ShardManifest, shown: str) -> None:
-        """Hold shards to the limits; `shown` is how errors call the source.
+        """Check a manifest against the limits; errors name the source as `shown`.
 
         Raises:
             DataError: Too large a share of the files was rejected, or there are copies and `duplicates` is fail.
-            ConfigError: Nobody has looked for copies.
+            ConfigError: The shards were written without the search for copies.
         """
         count = manifest.count_rejected
         total = count + sum(split.samples for split in manifest.splits.values())
@@ -86,7 +86,7 @@ class Limits:
 
 @contextlib.contextmanager
 def space_needed(uri: str) -> Iterator[None]:
-    """Turn the system's refusal to make a file longer, in the block, into an error that says what to do.
+    """Convert ENOSPC, EDQUOT and EFBIG in the block to a StorageError.
 
     Raises:
         StorageError: The disk, a quota or a limit on the size of files is full.
@@ -98,18 +98,17 @@ def space_needed(uri: str) -> Iterator[None]:
             raise
         raise _disk_full(uri, os.strerror(error.errno)) from None
     except RuntimeError as error:
-        # What a worker process raises comes back as the text of its traceback.
+        # Errors of a worker process arrive as the text of a traceback.
         if f"[Errno {errno.ENOSPC}]" not in str(error):
             raise
         raise _disk_full(uri, os.strerror(errno.ENOSPC)) from None
 
 
 def _disk_full(uri: str, reason: str) -> StorageError:
-    """Return the error for a full disk: that of an output, or of where shards wait on their way into a bucket."""
     if not storage.is_local(uri):
         return StorageError(
             f"{tempfile.gettempdir()} cannot be written: {reason}",
-            allowed=f"room there for a shard a worker: they are made there on their way to {storage.display(uri)}",
+            allowed=f"room there for one shard per worker, before the upload to {storage.display(uri)}",
             todo="free some, or set TMPDIR to a folder on another disk; nothing half-written looks finished",
         )
     return StorageError(

@@ -3,8 +3,8 @@
     a folder                  class folders (layout.py), on this machine or in a bucket (folders.py)
     .csv, .jsonl, .parquet    a manifest (manifests.py, tables.py), or a folder of its parts
 
-Class folders are listed by threads, several ahead of the one that is taken in; memory holds some thousand files of
-each, and one part. No image is read, except with sharding.compare=content. `list_source` is the only entry.
+Threads list several class folders ahead; at most some thousand files of each, and one part, are in memory. No image is
+read, except with sharding.compare=content. `list_source` is the entry point.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from sharding.splits import Splitter, check_exact, make_group_finder, split_exac
 from sharding.tables import SUFFIXES, check_has_columns, find_parts
 
 _ALLOWED = f"{ALLOWED}; or a manifest ({', '.join(SUFFIXES)}), or a folder of its parts"
-# Class folders that are listed at a time: with 0.15 s a page of 1,000 objects, eight keep one core busy. Files of each
-# that are listed ahead.
+# Class folders that are listed concurrently: at 0.15 s per page of 1,000 objects, eight keep one core busy. Files of
+# each that are listed ahead.
 _THREADS, _FILES_AHEAD = 8, 2048
 
 
@@ -44,14 +44,14 @@ def list_source(section: ShardingSection, folder: Path) -> Listing:
 
     Args:
         section: The source, and how its samples are split.
-        folder: An empty folder of this machine, for the parts. The caller deletes it.
+        folder: An empty local folder for the parts, which the caller deletes.
 
     Raises:
         ConfigError: No source is set, or `sharding.group_by` or `sharding.stratify` does not fit it.
-        DataError: It is missing, not readable, empty, has fewer than two classes, a class has no image in the training
-            split (unless it is sharded in increments), or a manifest is wrong.
-        StorageError: It is of a scheme that cannot be read.
-        TryAgain: It changed while it was listed.
+        DataError: The source is missing, unreadable, empty, has fewer than two classes, a class has no image in the
+            training split (unless it is sharded in increments), or a manifest is invalid.
+        StorageError: The scheme of its URI is not supported.
+        TryAgain: The source changed while it was listed.
     """
     if not section.source.strip():
         raise ConfigError(
@@ -85,12 +85,12 @@ def list_source(section: ShardingSection, folder: Path) -> Listing:
         )
     listing = _complete(section, listing, references, shown)
     if not listing.num_files:
-        given = f"{shown} is empty: {len(listing.classes)} class folders without a file"
-        raise DataError(given, allowed=ALLOWED, todo="add images")
+        problem = f"{shown} is empty: {len(listing.classes)} class folders without a file"
+        raise DataError(problem, allowed=ALLOWED, todo="add images")
     if not listing.classes:
         check_training_samples(listing.split_files[0], shown)
     if not section.incremental:
-        # Classes of an increment's parent may have vanished: it is checked against the parent.
+        # Increments are checked later, since classes of the parent may have vanished.
         check_training_classes(listing.classes, listing.counts[0], shown)
     listing.warnings += [*versions.save(), *describe_listing(listing, section.splits)]
     return listing
@@ -103,14 +103,14 @@ def _list_folders(
     names: Callable[[bytes], list[bytes]],
     folder: Path,
 ) -> tuple[Listing, Iterator[Reference]]:
-    """Find the class folders of a source; their files are listed when the references are taken."""
+    """Return the class folders of a source, and an iterator that lists their files lazily."""
     shown = f"sharding.source {storage.display(uri)}"
 
     def list_inner(parent: bytes) -> list[bytes]:
         return [name[:-1] for name in names(parent) if name.endswith(b"/") and not is_ignored(name[:-1])]
 
     layout = find_layout(section, list_inner, shown)
-    classes = tuple(sort_classes(one.name for one in layout.folders))
+    classes = tuple(sort_classes(class_folder.name for class_folder in layout.folders))
     listing = Listing(
         uri,
         classes,
@@ -136,14 +136,14 @@ def _list_folders(
 
     def make_references() -> Iterator[Reference]:
         labels = {name: label for label, name in enumerate(classes)}
-        # "a.b/" comes before "a/", though the name "a" comes before "a.b".
-        ordered = sorted(layout.folders, key=lambda one: one.path + b"/")
-        walks = ((one, folders.walk(one.path)) for one in ordered)
-        for (_, name, given), (path, size, version, content_hash, _) in _read_ahead(walks):
+        # With the slash, since "a.b/" sorts before "a/".
+        ordered = sorted(layout.folders, key=lambda class_folder: class_folder.path + b"/")
+        walks = ((class_folder, folders.walk(class_folder.path)) for class_folder in ordered)
+        for (_, name, folder_split), (path, size, version, content_hash, _) in _read_ahead(walks):
             if size < 0:
                 listing.ignore(path)
                 continue
-            split = splitter.choose(path, find_group(path) if find_group else None, given)
+            split = splitter.choose(path, find_group(path) if find_group else None, folder_split)
             source = hash_source(size, version, content_hash, (name,), b"")
             yield Reference(path, make_key(path), split, (labels[name],), size, version, content_hash, source)
 
@@ -153,7 +153,7 @@ def _list_folders(
 def _read_ahead(
     walks: Iterable[tuple[ClassFolder, Iterator[SourceFile]]],
 ) -> Iterator[tuple[ClassFolder, SourceFile]]:
-    """Yield the files of folders, in their order; threads list the first `_FILES_AHEAD` files of the next folders."""
+    """Yield the files of folders in order, while threads list the first `_FILES_AHEAD` files of the next folders."""
     waiting: deque[tuple[ClassFolder, Iterator[SourceFile], Future[list[SourceFile]]]] = deque()
     remaining = iter(walks)
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -167,15 +167,15 @@ def _read_ahead(
             if not waiting:
                 return
             folder, files, batch = waiting.popleft()
-            found = batch.result()
-            if len(found) == _FILES_AHEAD:
+            listed = batch.result()
+            if len(listed) == _FILES_AHEAD:
                 waiting.appendleft((folder, files, read(files)))
-            for file in found:
+            for file in listed:
                 yield folder, file
 
 
 def _complete(section: ShardingSection, listing: Listing, references: Iterable[Reference], shown: str) -> Listing:
-    """Count the references of a source, hash them and cut them into parts."""
+    """Count the references of a source, hash them and write them to parts."""
     if section.stratify == "exact":
         check_exact(section, shown, splits_given=listing.splits_given, multi_label=listing.multi_label)
         references = _divide_exactly(references, listing.fractions)
@@ -198,40 +198,37 @@ def _complete(section: ShardingSection, listing: Listing, references: Iterable[R
 
 
 def _divide_exactly(references: Iterable[Reference], fractions: SplitFractions) -> Iterator[Reference]:
-    """Yield the references with exact shares of the splits in each class.
-
-    All of them are in memory: 10^7 take about 5 GB.
-    """
-    known = list(references)
+    """Return references with exact shares of the splits in each class; 10^7 of them take 5 GB of memory."""
+    in_memory = list(references)
     paths: dict[tuple[int, ...], list[bytes]] = {}
-    for reference in known:
+    for reference in in_memory:
         paths.setdefault(reference.labels, []).append(reference.path)
     splits: dict[bytes, int] = {}
-    for of_class in paths.values():
-        splits |= split_exactly(of_class, fractions)
-    return (reference._replace(split=splits[reference.path]) for reference in known)
+    for class_paths in paths.values():
+        splits |= split_exactly(class_paths, fractions)
+    return (reference._replace(split=splits[reference.path]) for reference in in_memory)
 
 
 def _to_hashed(listing: Listing, reference: Reference) -> bytes:
-    """Return the bytes of a reference in the hash of a listing: paths, names and JSON hold no zero byte."""
+    """Return the bytes of a reference for the listing's hash: paths, names and JSON contain no zero byte."""
     path, _, split, labels, size, version, _, _, cells, _ = reference
-    # Labels count by name: one more class moves their places.
+    # Labels enter by name, since a new class changes their indices.
     names = b"\0".join([listing.classes[label] for label in labels])
-    given = b"%d\0" % split if listing.splits_given else b""
-    return b"%b\0%d\0%d\0%b\0%b%d\0%b\n" % (path, size, len(labels), names, given, version, cells)
+    split_field = b"%d\0" % split if listing.splits_given else b""
+    return b"%b\0%d\0%d\0%b\0%b%d\0%b\n" % (path, size, len(labels), names, split_field, version, cells)
 
 
 def _drop_empty(listing: Listing, shown: str) -> Listing:
-    """Return the listing of a bucket without classes that have no file: it has no folders, only names."""
-    used = [label for label in range(len(listing.classes)) if any(own[label] for own in listing.counts)]
+    """Remove classes without a file from the listing of a bucket, which has no empty folders."""
+    used = [label for label in range(len(listing.classes)) if any(by_class[label] for by_class in listing.counts)]
     if not listing.is_remote or len(used) == len(listing.classes):
         return listing
     classes = tuple(listing.classes[label] for label in used)
     check_class_folders(classes, shown)
-    counts = tuple([own[label] for label in used] for own in listing.counts)
-    kept = dataclasses.replace(
+    counts = tuple([by_class[label] for label in used] for by_class in listing.counts)
+    trimmed = dataclasses.replace(
         listing, classes=classes, counts=counts, folder=listing.folder / "used", written=[], packed=[], last=[]
     )
     for reference in listing.references():
-        kept.add(reference._replace(labels=tuple(map(used.index, reference.labels))))
-    return kept
+        trimmed.add(reference._replace(labels=tuple(map(used.index, reference.labels))))
+    return trimmed

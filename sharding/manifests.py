@@ -1,7 +1,7 @@
-"""Manifests: from the rows of a table to the samples of a source, in the order of their paths.
+"""Manifests: convert the rows of a table to the samples of a source, sorted by path.
 
-All rows are in memory until they are sorted, about 10^7 in 4 GB, and while they are read, the names of all objects in
-the folders of a bucket that they name.
+All rows are in memory for sorting, about 10^7 in 4 GB, together with the names of all objects in the folders of a
+bucket that they name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contracts.errors import DataError
 from records.classes import sort_classes
 from sharding.fields import count_path
 from sharding.file_versions import FileVersions
-from sharding.names import MAX_EXAMPLES, encode_path, name_some
+from sharding.names import MAX_EXAMPLES, encode_path, join_names
 from sharding.reference import Listing, Reference, hash_source, make_key
 from sharding.rows import FileFinder, Row, RowParser
 from sharding.splits import Splitter
@@ -25,17 +25,17 @@ from sharding.tables import read_table
 def list_manifest(
     section: ShardingSection, uri: str, parts: Sequence[str], versions: FileVersions, folder: Path
 ) -> tuple[Listing, Iterator[Reference]]:
-    """Read a manifest, and look for its files.
+    """Read a manifest and list its files.
 
     Args:
         section: Names of columns, and shares of the splits.
         uri: A .csv, .jsonl or .parquet file, or a folder of such files.
-        parts: The URIs of these, in order.
-        versions: Of local files.
-        folder: For the parts of the listing.
+        parts: URIs of the files in a folder, in order.
+        versions: Versions of local files.
+        folder: Folder for the parts of the listing.
 
     Raises:
-        DataError: A column is missing, a row is wrong, or a file is missing; rows are named.
+        DataError: A column is missing, a row is invalid, or a file is missing; the error names the rows.
     """
     shown = storage.display(uri)
     folder_uri = uri if parts else uri.rpartition("/")[0]
@@ -49,19 +49,19 @@ def list_manifest(
             continue
         rows.append(row)
         if row.split is not None:
-            splitter.learn(row.group, row.split, place)
+            splitter.record_split(row.group, row.split, place)
     if not rows:
         raise DataError(f"{shown} has no rows", allowed="at least one row", todo="add rows to the manifest")
     if parser.missing:
         raise DataError(
-            f"{shown} names files that are not there, or cannot be read: {name_some(parser.missing)}",
+            f"{shown} names files that are missing or unreadable: {join_names(parser.missing)}",
             allowed="URIs, or paths relative to the folder of the manifest",
             todo="correct these rows, or bring the files",
         )
     fields = parser.fields
     vocabularies = {name: _order_classes(parser.classes[name], shown, name) for name in fields.vocabularies}
     classes = _order_classes(parser.classes[fields.label], shown, fields.label) if fields.label is not None else ()
-    # With named fields, the task says how many are enough.
+    # With named fields, the task checks the number of classes.
     if len(classes) < 2 and not section.fields:
         raise DataError(
             f"{shown} names {f'a single class ({encode_path(classes[0])})' if classes else 'no class'}",
@@ -89,7 +89,7 @@ def list_manifest(
 def _make_references(
     listing: Listing, rows: Sequence[Row], splitter: Splitter, shown: str, *, has_files: bool
 ) -> Iterator[Reference]:
-    """Yield the references of sorted rows; repeats of a row without files get paths of their own, and a warning."""
+    """Yield the references of sorted rows; repeated rows without files get numbered paths and a warning."""
     places = {name: label for label, name in enumerate(listing.classes)}
     first, repeat, repeats = rows[0], 0, []
     for number, row in enumerate(rows):
@@ -106,31 +106,31 @@ def _make_references(
         path = count_path(row.file.path, repeat)
         labels = tuple(sorted({places[str(label).encode()] for label in row.labels}))
         split = splitter.choose(path, row.group, row.split)
-        about = row.file.size, row.file.version, row.file.content_hash
-        source = hash_source(*about, [listing.classes[label] for label in labels], row.cells)
-        yield Reference(path, make_key(path), split, labels, *about, source, row.cells, row.more_bytes)
+        identity = row.file.size, row.file.version, row.file.content_hash
+        source = hash_source(*identity, [listing.classes[label] for label in labels], row.cells)
+        yield Reference(path, make_key(path), split, labels, *identity, source, row.cells, row.more_bytes)
     if repeats:
-        listing.warnings.append(f"equal rows: {name_some(repeats, MAX_EXAMPLES)}")
+        listing.warnings.append(f"equal rows: {join_names(repeats, MAX_EXAMPLES)}")
 
 
-def _order_classes(found: Mapping[str | int, str], shown: str, field: str) -> tuple[bytes, ...]:
+def _order_classes(places: Mapping[str | int, str], shown: str, field: str) -> tuple[bytes, ...]:
     """Return the classes of a field in order.
 
     Args:
-        found: Each class, and the place of the first row with it.
+        places: Each class, and the place of the first row with it.
         shown: The manifest.
         field: Name of the field.
 
     Raises:
-        DataError: They are of mixed types.
+        DataError: Labels of mixed types.
     """
-    numbers = [label for label in found if isinstance(label, int)]
-    texts = [label for label in found if isinstance(label, str)]
+    numbers = [label for label in places if isinstance(label, int)]
+    texts = [label for label in places if isinstance(label, str)]
     if numbers and texts:
         raise DataError(
-            f"{shown}, field {field}: labels of mixed types: the number {numbers[0]} ({found[numbers[0]]}) and the "
-            f"text {texts[0]!r} ({found[texts[0]]})",
+            f"{shown}, field {field}: labels of mixed types: the number {numbers[0]} ({places[numbers[0]]}) and the "
+            f"text {texts[0]!r} ({places[texts[0]]})",
             allowed="all labels text, or all whole numbers",
             todo="write all of them as text",
         )
-    return tuple(sort_classes(str(label).encode() for label in found))
+    return tuple(sort_classes(str(label).encode() for label in places))

@@ -43,7 +43,7 @@ def is_ignored(name: bytes) -> bool:
     return name.startswith(b".") or name.lower() in IGNORED_NAMES
 
 
-def name_some(names: Sequence[str], most: int = MAX_NAMED) -> str:
+def join_names(names: Sequence[str], most: int = MAX_NAMED) -> str:
     """Return the first names and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

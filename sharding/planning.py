@@ -1,4 +1,4 @@
-"""What a run is to do (a full reshard, an increment, or nothing), and the plan of it in the output's work folder."""
+"""Choice between a full reshard, an increment and reuse, and the plan in the output's work folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from contracts.fingerprint import combine, increment_inputs, shard_inputs
 from contracts.stage import Output, Stage
 from sharding.fields import ROW_FRAME_BYTES
 from sharding.limits import check_training_classes
-from sharding.names import WORK_NAME, encode_name, encode_path, name_some
+from sharding.names import WORK_NAME, encode_name, encode_path, join_names
 from sharding.reference import Listing
 from sharding.tokenizer import hash_tokenizer, read_tokenizer
 
@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     from sharding.job import PlannedJob
     from sharding.plan import Plan
 
-# Parts of the listing that are copied at a time.
+# Parts of the listing that are copied concurrently.
 _COPY_THREADS = 4
 
 
 @dataclass
 class Choice:
-    """What is to be written, and what it is built on."""
+    """The samples to write, and the inputs of their fingerprint."""
 
     made_from: dict[str, str]
     listing: Listing
-    """What is written; where the work is done already, the whole source."""
+    """The samples to write; where the output exists already, the whole source."""
     increment: IncrementPlan | None = None
-    """None for a full reshard, and where the work is done already."""
+    """None for a full reshard, and where the output exists already."""
     tokenizer: bytes = b""
     """Content of `sharding.tokenizer.file`; empty where none is named."""
 
 
 def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
-    """Decide between a full reshard, an increment, and what is there already.
+    """Choose between a full reshard, an increment and the reuse of an output.
 
     Args:
         stage: Its configuration and root.
-        listing: Of the source.
-        scratch: Folder for the parts of what an increment writes.
+        listing: The listing of the source.
+        scratch: Folder for the parts of an increment.
 
     Raises:
-        ConfigError: An increment is asked for where no parent can be.
+        ConfigError: sharding.incremental with --output, which has no root to find a parent in.
         DataError: A class has no training sample, an old sample moved to another split, or `sharding.tokenizer.file` is
             no tokenizer.
     """
@@ -66,7 +66,7 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
     if stage.root is None:
         raise ConfigError(
             "sharding.incremental is set, but --output names a single folder",
-            allowed="a root: shards of earlier states of the source are looked for beside the new ones",
+            allowed="a root folder, in which shards of earlier states of the source are found",
             todo="leave --output out, or set sharding.incremental=false",
         )
     if not stage.fresh and storage.exists(storage.join(stage.root, combine(full.made_from), MANIFEST_NAME)):
@@ -89,10 +89,10 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
             continue
         warnings = _check_classes(plan)
         if plan.is_empty and not stage.fresh:
-            # The very samples, though not the very listing: the folder of a class without an image came or went.
+            # The same samples in another listing: an empty class folder was added or removed.
             return finished
         if stage.locate:
-            # What is looked for is not there, whatever it would be built on.
+            # No finished output exists, so the choice of a parent does not matter.
             return full
         made_from = increment_inputs(full.made_from, parent=parent.fingerprint)
         written = replace(plan.listing, warnings=[*plan.listing.warnings, *warnings])
@@ -103,22 +103,22 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
 
 
 def _check_classes(plan: IncrementPlan) -> list[str]:
-    """Raise DataError when a class has no training sample; return a warning of those that have none any more.
+    """Raise DataError if a class has no training sample; return a warning about vanished classes.
 
-    They keep their places: labels are places in the list of classes, and those in reused shards must stay right.
+    Vanished classes stay in the list of classes, since the labels in reused shards are indices into it.
     """
     classes, vanished = plan.listing.classes, plan.increment.vanished
-    kept = plan.increment.kept.samples_by_class.get("train", {})
-    counts = [kept.get(label, 0) + new for label, new in enumerate(plan.listing.counts[0])]
+    num_kept = plan.increment.kept.samples_by_class.get("train", {})
+    counts = [num_kept.get(label, 0) + num_new for label, num_new in enumerate(plan.listing.counts[0])]
     check_training_classes(classes, counts, f"sharding.source {storage.display(plan.listing.uri)}", vanished)
     if not vanished:
         return []
-    names = name_some([encode_name(classes[label]) for label in vanished])
+    names = join_names([encode_name(classes[label]) for label in vanished])
     return [f"the source has no sample of class {names} any more: it stays in the list, without samples"]
 
 
 def find_planned(stage: Stage) -> PlannedJob | None:
-    """Return the job that `--list` has planned; None: there is none, or it is finished."""
+    """Return the job that `--list` has planned; None if there is none, or it is finished."""
     if stage.listing is None:
         return None
     from sharding.job import read_planned
@@ -127,13 +127,13 @@ def find_planned(stage: Stage) -> PlannedJob | None:
     if planned is None:
         return None
     made_from = planned.made_from
-    now = shard_inputs(stage.config, made_from["listing"], made_from.get("tokenizer", ""))
-    same = all(made_from.get(name) == value for name, value in now.items())
-    return planned if same else None
+    current = shard_inputs(stage.config, made_from["listing"], made_from.get("tokenizer", ""))
+    is_current = all(made_from.get(name) == value for name, value in current.items())
+    return planned if is_current else None
 
 
 def prepare_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
-    """Return the planned job of an output; where there is none, leave one: the first that is published counts.
+    """Return the planned job of an output, or plan it; the first published plan counts.
 
     Raises:
         TryAgain: Another run has just finished the work.
@@ -142,26 +142,25 @@ def prepare_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
 
     for warning in choice.listing.warnings:
         stage.log(f"warning: {warning}")
-    if (known := read_planned(output.uri, output.fingerprint)) is not None:
-        return known
+    if (existing := read_planned(output.uri, output.fingerprint)) is not None:
+        return existing
     planned = _publish_listing(stage, output, choice)
     if choice.increment is not None:
         stage.log(choice.increment.describe(planned.plan.total_shards))
-    # Attempts are told apart by their names: of two that plan at once, one is first.
     with contextlib.suppress(storage.AlreadyPublished):
         storage.publish(plan_uri(output.uri, output.fingerprint), planned.model_dump_json().encode())
-    taken = read_planned(output.uri, output.fingerprint)
-    if taken is None:
-        raise TryAgain(f"{storage.display(output.uri)} was finished meanwhile; run again, and it is reused")
-    return taken
+    published = read_planned(output.uri, output.fingerprint)
+    if published is None:
+        raise TryAgain(f"{storage.display(output.uri)} was finished meanwhile; run again to reuse it")
+    return published
 
 
 def _publish_listing(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
-    """Leave the listing in the work folder; return the job, which is not published yet."""
+    """Publish the listing in the work folder; return the job, which is not yet published."""
     import numpy as np
 
     from records.statistics import summed_share
-    from sharding.job import GONE_NAME, TOKENIZER_NAME, Job, PlannedJob
+    from sharding.job import DELETED_ROWS_NAME, TOKENIZER_NAME, Job, PlannedJob
 
     listing, increment = choice.listing, choice.increment
     planned = PlannedJob(
@@ -170,14 +169,14 @@ def _publish_listing(stage: Stage, output: Output, choice: Choice) -> PlannedJob
         source_uri=listing.uri,
         classes=[encode_name(name) for name in listing.classes],
         multi_label=listing.multi_label,
-        vocabularies={name: [encode_name(one) for one in names] for name, names in listing.vocabularies.items()},
+        vocabularies={name: [encode_name(text) for text in names] for name, names in listing.vocabularies.items()},
         sharding=stage.config.sharding,
         plan=plan_shards(stage, listing),
         listing=f"listing-{stage.attempt}",
         num_parts=len(listing.parts()),
         num_files=listing.num_files,
         source_bytes=listing.total_bytes,
-        # A chain keeps mean and std of its first manifest.
+        # An increment keeps mean and std of its parent.
         summed_share=0 if increment is not None else summed_share(listing.split_files[0]),
         ignored=[encode_path(path) for path in sorted(listing.ignored)],
         num_ignored=listing.num_ignored,
@@ -190,11 +189,11 @@ def _publish_listing(stage: Stage, output: Output, choice: Choice) -> PlannedJob
     parts = list(listing.parts())
     if increment is not None:
         stream = io.BytesIO()
-        np.save(stream, increment.gone, allow_pickle=False)
-        storage.publish(storage.join(job.listing_uri, GONE_NAME), stream.getvalue())
+        np.save(stream, increment.deleted_rows, allow_pickle=False)
+        storage.publish(storage.join(job.listing_uri, DELETED_ROWS_NAME), stream.getvalue())
         parts += increment.kept_parts
     with ThreadPoolExecutor(_COPY_THREADS) as pool:
-        # What one of them raises is raised here.
+        # Consumed, so that errors are raised here.
         deque(pool.map(lambda number: _publish(parts[number], job.part_uri(number)), range(len(parts))), maxlen=0)
     return planned
 
@@ -204,13 +203,13 @@ def _publish(path: Path, uri: str) -> None:
 
 
 def clean_work(output_uri: str) -> None:
-    """Delete the work folder of a finished output, if it is there: a late worker may still write into it."""
+    """Delete the work folder of a finished output; errors are ignored, since a late worker may still write to it."""
     with contextlib.suppress(OSError, ShardlineError):
         storage.delete_tree(storage.join(output_uri, WORK_NAME), manifest_name=MANIFEST_NAME)
 
 
 def plan_shards(stage: Stage, listing: Listing) -> Plan:
-    """Return the shards of what is written."""
+    """Plan the shards of a listing."""
     from sharding.plan import make_plan
 
     section = stage.config.sharding
@@ -218,7 +217,7 @@ def plan_shards(stage: Stage, listing: Listing) -> Plan:
 
 
 def _read_sizes(listing: Listing) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (path, split, bytes) of every sample; of a row without files with what it takes in a shard."""
+    """Yield (path, split, bytes) of every sample; rows without files include `ROW_FRAME_BYTES`."""
     for table in listing.tables():
         columns = (table[name].to_pylist() for name in ("path", "split", "size", "more_bytes"))
         for path, split, size, more_bytes in zip(*columns, strict=True):

@@ -1,8 +1,7 @@
-"""Reading the files of a shard, in order and each as the listing saw it, ahead of the writer.
+"""Read the files of a shard in order, in the listed versions and ahead of the writer.
 
-Local files are read where they are needed, a few system calls each, which threads would only slow down; the system is
-told about them beforehand, and fetches those that it does not hold. From a bucket they are read in batches, one batch
-ahead of the writer, with many requests under way.
+Local files are read one by one (threads would be slower); posix_fadvise announces them to the page cache. Objects of a
+bucket are read in batches of many concurrent requests, one batch ahead of the writer.
 """
 
 from __future__ import annotations
@@ -24,38 +23,38 @@ from sharding.job import SourceChanged
 from sharding.names import encode_path
 from sharding.reference import Reference, SourceFile, absolute_path, remote_uri
 
-# Bytes of the batch that is being taken and of the one that is being read, by the listing; a larger file is alone.
+# Listed bytes of the two batches in memory; a larger file is a batch of its own.
 BYTES_IN_FLIGHT = 64 << 20
-# Requests to a bucket that are under way at a time: enough to hide its latency.
+# Concurrent requests to a bucket: enough to hide its latency.
 REQUESTS = 64
-# Files in a batch: a few times the calls under way, since each batch ends with waiting for its slowest.
+# Files per batch: a multiple of REQUESTS, since each batch ends with its slowest request.
 BATCH_FILES = 512
 
-# How far ahead the system is told what will be read.
+# Limits of the read-ahead that is announced by posix_fadvise.
 ANNOUNCED_BYTES = 16 << 20
 ANNOUNCED_FILES = 64
 
-# A file above this size is read only if its first bytes are those of an image: a video would fill the memory.
+# A larger file is read only if it starts like an image: a video would fill the memory.
 LARGE_BYTES = 64 << 20
 HEAD_BYTES = 64
 
-# A disk or a network mount may fail once; three times in two seconds is for the next attempt of the stage.
+# Transient errors of disks and network mounts.
 READ_ATTEMPTS = 3
 
 
 def read_samples(
     source_uri: str, references: Sequence[Reference], fields: Fields | None, *, by_content: bool
 ) -> Generator[tuple[Reference, list[tuple[str, bytes]]]]:
-    """Yield references, each with the content of its files by field, in order; without named fields of the one file.
+    """Yield each reference with its files as (field, content); the field is empty for a plain image.
 
     Args:
-        source_uri: Of the listing.
+        source_uri: URI of the listing.
         references: The samples.
         fields: The named fields; None: each sample is one image.
         by_content: The version of a local file is its crc32c (sharding.compare=content).
 
     Raises:
-        DataError: A file may not be read.
+        DataError: No permission for a file.
         StorageError: No permission for the bucket.
         TryAgain: A file vanished or changed since it was listed, or cannot be read for another reason.
     """
@@ -63,9 +62,9 @@ def read_samples(
         [("", _only_file(reference))] if fields is None else fields.files_of(reference) for reference in references
     ]
     reader = FileReader(source_uri, by_content)
-    with contextlib.closing(reader.read_ahead([file for own in files for _, file in own])) as contents:
-        for reference, own in zip(references, files, strict=True):
-            yield reference, [(name, next(contents)) for name, _ in own]
+    with contextlib.closing(reader.read_ahead([file for group in files for _, file in group])) as contents:
+        for reference, group in zip(references, files, strict=True):
+            yield reference, [(name, next(contents)) for name, _ in group]
 
 
 def _only_file(reference: Reference) -> SourceFile:
@@ -73,10 +72,10 @@ def _only_file(reference: Reference) -> SourceFile:
 
 
 class FileReader:
-    """Reads listed files of this machine or of a bucket: a manifest may name both.
+    """Reads listed files, local ones and objects of a bucket.
 
     Args:
-        source_uri: Of the listing.
+        source_uri: URI of the listing.
         by_content: The version of a local file is its crc32c.
     """
 
@@ -84,10 +83,7 @@ class FileReader:
         self._source_uri, self._by_content = source_uri, by_content
 
     def read_ahead(self, files: Sequence[SourceFile]) -> Generator[bytes]:
-        """Yield the contents of files, in order; errors are those of `read_samples`.
-
-        Where any of them is in a bucket, they are read in batches, with many requests under way.
-        """
+        """Yield the contents of files, in order, in batches if any is in a bucket; raises as `read_samples`."""
         if not any(self.uri_of(file) for file in files):
             yield from map(self.read, self._announced(files))
             return
@@ -102,12 +98,12 @@ class FileReader:
                 yield from waiting.result()
 
     def _read_batch(self, batch: Sequence[SourceFile]) -> list[bytes]:
-        # A large one is looked at first, and is alone in its batch anyway.
-        uris = [None if one.size > LARGE_BYTES else remote_uri(self._source_uri, one.path) for one in batch]
-        wanted = [
+        # A large file is a batch of its own, and its first bytes are checked first.
+        uris = [None if item.size > LARGE_BYTES else remote_uri(self._source_uri, item.path) for item in batch]
+        requests = [
             storage.Wanted(uri, file.version or None) for file, uri in zip(batch, uris, strict=True) if uri is not None
         ]
-        objects = iter(storage.read_many(wanted, requests=REQUESTS))
+        objects = iter(storage.read_many(requests, requests=REQUESTS))
         contents = []
         for file, uri in zip(batch, uris, strict=True):
             content = self.read(file) if uri is None else next(objects)
@@ -117,7 +113,7 @@ class FileReader:
         return contents
 
     def _announced(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-        """Yield files, each some time after the system was told that it will be read."""
+        """Yield files, each announced to the page cache some time before."""
         waiting: deque[SourceFile] = deque()
         size = 0
         for file in files:
@@ -131,18 +127,18 @@ class FileReader:
         yield from waiting
 
     def read(self, file: SourceFile) -> bytes:
-        """Return the content of a listed file, which must be what the listing saw.
+        """Return the content of a listed file in its listed version.
 
-        Of a large file that is no image only the head is returned: it is rejected for that.
+        For a large file that is no image only the first bytes are returned; the check rejects them.
 
         Raises:
-            DataError: It may not be read.
+            DataError: No permission.
             TryAgain: It vanished, changed, or cannot be read for another reason.
         """
         try:
             return _read_once(self, file)
         except OSError:
-            # The way without errors is the hot one: what repeats a call costs more than reading a file.
+            # Only after an error: a Retrying costs more than reading a file.
             retrying = Retrying(
                 stop=stop_after_attempt(READ_ATTEMPTS - 1),
                 wait=wait_exponential(0.1),
@@ -155,7 +151,7 @@ class FileReader:
             raise TryAgain(f"{self._show(file)} cannot be read: {reason}; the next attempt may") from None
 
     def read_object(self, uri: str, file: SourceFile) -> bytes:
-        """Read the version of an object that the listing saw; storage itself retries and compares checksums."""
+        """Read the listed generation of an object; storage retries and verifies checksums."""
         generation = file.version or None
         try:
             if file.size > LARGE_BYTES:
@@ -195,7 +191,7 @@ class FileReader:
         return content
 
     def uri_of(self, file: SourceFile) -> str | None:
-        """Return the URI of a file that is in a bucket, None for a local one."""
+        """Return the URI of an object, None for a local file."""
         return remote_uri(self._source_uri, file.path)
 
     def _show(self, file: SourceFile) -> str:
@@ -208,7 +204,7 @@ def _read_once(reader: FileReader, file: SourceFile) -> bytes:
 
 
 def _cut(files: Iterable[SourceFile]) -> Iterator[list[SourceFile]]:
-    """Yield files in batches of half of `BYTES_IN_FLIGHT`; what is larger than that comes alone."""
+    """Yield batches of files of up to half of `BYTES_IN_FLIGHT`; a larger file is a batch of its own."""
     batch: list[SourceFile] = []
     size = 0
     for file in files:
@@ -222,7 +218,7 @@ def _cut(files: Iterable[SourceFile]) -> Iterator[list[SourceFile]]:
 
 
 def announce_file(path: bytes) -> None:
-    """Have the system fetch a file that will be read soon; a hint: nothing goes wrong here."""
+    """Announce a file to the page cache; errors are ignored."""
     if not hasattr(os, "posix_fadvise"):
         return
     with contextlib.suppress(OSError):

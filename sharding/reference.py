@@ -1,8 +1,7 @@
-"""References to the samples of a source: what a listing gives, what Beam shuffles, and the Parquet files of them.
+"""References to the samples of a source, as listed and as shuffled by Beam, and their Parquet files.
 
-A listing is a row of Parquet files ("parts"), sorted by path, of `PART_ROWS` references each but the last. Paths are
-bytes: file names need not be text. pyarrow and NumPy are imported where they are needed: a stage that only finds its
-result must start quickly.
+A listing is a sequence of Parquet files ("parts"), sorted by path, of `PART_ROWS` references each but the last. Paths
+are bytes: file names need not be text. pyarrow is imported lazily: a stage that only reuses its result starts quickly.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PART_ROWS = 1 << 15
-# A worker holds a part: more bytes of cells end it.
+# Bytes of cells that end a part, which a worker holds in memory.
 PART_CELL_BYTES = 32 << 20
-# References that a listing holds as Python objects.
+# References of a listing in memory as Python objects.
 _TABLE_ROWS = 1 << 12
 # Paths of ignored files that a listing holds; the others are counted.
 MAX_IGNORED = 10_000
 
 
 class SourceFile(NamedTuple):
-    """One file that a sample is made of, as the listing saw it."""
+    """One listed file of a sample."""
 
     path: bytes
     """As that of a `Reference`."""
@@ -41,30 +40,29 @@ class SourceFile(NamedTuple):
     """As that of a `Reference`."""
     content_hash: bytes = b""
     is_image: bool = True
-    """Whether of a large file that is no image only the head is read."""
+    """Whether only the first bytes are read of a large file that is no image."""
 
 
 class Reference(NamedTuple):
     """One sample of the source. The fields are the columns of a part, in their order."""
 
     path: bytes
-    """Of its file (of several, the one of the first image): relative to `Listing.uri`, or a URI or an absolute path
-    outside of it. Of a row without files, `row:` and a hash of its content."""
+    """Path of its (first image) file: relative to `Listing.uri`, or a URI or an absolute path outside of it; for a row
+    without files, `row:` and a hash of its content."""
     key: bytes
     """16 bytes: `make_key(path)`."""
     split: int
-    """Place in contracts.config.SPLITS."""
+    """Index into contracts.config.SPLITS."""
     labels: tuple[int, ...]
-    """Places of its classes in `Listing.classes`, ascending; empty: of no class."""
+    """Indices of its classes in `Listing.classes`, ascending; empty: of no class."""
     size: int
-    """Bytes of the file; of a row without files, of `cells`."""
+    """Bytes of the file; for a row without files, of `cells`."""
     version: int
-    """Changes when the file does: its modification time in ns, its crc32c with sharding.compare=content, or the
-    object's generation."""
+    """Modification time in ns, crc32c (sharding.compare=content), or generation of the object."""
     content_hash: bytes = b""
     """`crc32c:HEX` or `md5:HEX` where the listing knows it."""
     source: int = 0
-    """Hash of 64 bits over all that the sample is made of (`hash_source`)."""
+    """64-bit hash of all inputs of the sample (`hash_source`)."""
     cells: bytes = b""
     """JSON object of the other fields of a sample of named fields (sharding/fields.py)."""
     more_bytes: int = 0
@@ -72,20 +70,17 @@ class Reference(NamedTuple):
 
     @property
     def source_bytes(self) -> int:
-        """Bytes of all that the sample is made of."""
+        """Bytes of all inputs of the sample."""
         return self.size + self.more_bytes
 
 
 def make_key(path: bytes) -> bytes:
-    """Return the 16 bytes that identify a sample: a hash of its path, whatever the seed."""
+    """Return the key of a sample: a 16-byte hash of its path, independent of the seed."""
     return hashlib.blake2b(path, digest_size=16, person=b"shardline key").digest()
 
 
 def hash_source(size: int, version: int, content_hash: bytes, class_names: Iterable[bytes], cells: bytes) -> int:
-    """Return a hash of 64 bits over what a sample is made of: it changes when the sample does.
-
-    Classes count by name: their places may differ between two states of a source.
-    """
+    """Return a 64-bit hash of the inputs of a sample; classes enter by name, since their indices may change."""
     content = b"%d\0%d\0%b\0%b\0%b" % (size, version, content_hash, b"\0".join(sorted(class_names)), cells)
     return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=b"shardline source").digest(), "little")
 
@@ -124,12 +119,12 @@ def to_references(table: pa.Table) -> list[Reference]:
     """Return the references of a table."""
     columns = [column.to_pylist() for column in table.columns]
     labels = Reference._fields.index("labels")
-    columns[labels] = [tuple(one) for one in columns[labels]]
+    columns[labels] = list(map(tuple, columns[labels]))
     return [Reference(*row) for row in zip(*columns, strict=True)]
 
 
 def write_part(path: Path, references: Sequence[Reference] | pa.Table) -> None:
-    """Write a part; equal references are equal bytes."""
+    """Write a part; equal references give equal bytes."""
     import pyarrow.parquet  # type: ignore[import-untyped]
 
     table = to_table(references) if isinstance(references, Sequence) else references
@@ -137,56 +132,55 @@ def write_part(path: Path, references: Sequence[Reference] | pa.Table) -> None:
 
 
 def read_part(source: Path | bytes) -> Any:
-    """Return the table of a part: of a file, or of its content."""
+    """Return the table of a part, from its path or its content."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    # Not read_table, which imports 30 MB for data sets.
+    # read_table would import 30 MB for pyarrow.dataset.
     with pyarrow.parquet.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source) as file:
         return file.read(use_threads=False)
 
 
 @dataclass
 class Listing:
-    """All samples of a source. The references lie in files ("parts"): at most one part of them is in memory."""
+    """All samples of a source. The references are in files ("parts"), with at most one part in memory."""
 
     uri: str
     """Folder that paths are relative to."""
     classes: tuple[bytes, ...]
-    """Names of the classes; a label is a place here."""
+    """Names of the classes; a label is an index into it."""
     folder: Path
-    """For the parts."""
+    """Folder for the parts."""
     fractions: SplitFractions
-    """Shares of the splits that are drawn."""
+    """Shares of the splits drawn by hash."""
     multi_label: bool = False
     """Whether samples have lists of labels."""
     splits_given: bool = False
-    """Whether the source itself decides about splits, by naming them or by its groups."""
+    """Whether the source determines splits, by name or by groups."""
     names_splits: bool = False
     """Whether the source names splits."""
     is_remote: bool = False
-    """Whether any of it is in a bucket: a local manifest may name objects."""
+    """Whether any file is in a bucket: a local manifest may name objects."""
     vocabularies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
-    """Names of the classes of each field of classes but the label."""
+    """Class names of each further field of classes."""
     ignored: list[bytes] = field(default_factory=list)
-    """The first `MAX_IGNORED` paths that are ignored by their name or place. A folder ends with a slash."""
+    """The first `MAX_IGNORED` paths that are ignored; a folder ends with a slash."""
     num_ignored: int = 0
     warnings: list[str] = field(default_factory=list)
     """Warnings: valid, but likely a mistake."""
     sha256: str = ""
-    """Hash over path, size, version, labels and other fields of every sample, and over the splits that are given. What
-    was ignored is not in it: a .DS_Store that comes or goes is no reason to shard again."""
+    """Hash of path, size, version, labels, further fields and given split of every sample, without ignored files."""
     counts: tuple[list[int], ...] = ()
     """For each split, the number of samples of each class."""
     split_bytes: list[int] = field(default_factory=lambda: [0] * len(SPLITS))
     split_files: list[int] = field(default_factory=lambda: [0] * len(SPLITS))
     """For each split, the number of samples."""
     written: list[Path] = field(default_factory=list)
-    """Parts that are written."""
+    """Written parts."""
     packed: list[Any] = field(default_factory=list)
-    """Tables of the next part: columns of Arrow take a fifth of the memory."""
+    """Arrow tables of the next part, a fifth of the memory of the references."""
     last: list[Reference] = field(default_factory=list)
-    """References behind these."""
+    """References of the next part after `packed`."""
     cell_bytes: int = 0
     """Bytes of the cells in the next part."""
 
@@ -197,7 +191,7 @@ class Listing:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all that the samples are made of."""
+        """Bytes of all inputs of the samples."""
         return sum(self.split_bytes)
 
     def ignore(self, path: bytes) -> None:
@@ -207,7 +201,7 @@ class Listing:
             self.ignored.append(path)
 
     def add(self, reference: Reference) -> None:
-        """Add a reference behind all others."""
+        """Append a reference."""
         if self.cell_bytes >= PART_CELL_BYTES or len(self.packed) * _TABLE_ROWS + len(self.last) == PART_ROWS:
             self.parts()
         elif len(self.last) == _TABLE_ROWS:
@@ -217,7 +211,7 @@ class Listing:
         self.cell_bytes += len(reference.cells)
 
     def parts(self) -> list[Path]:
-        """Return the files of `PART_ROWS` references each, fewer where cells are long; the last is written here."""
+        """Write the last part and return the paths of all parts."""
         if self.packed or self.last:
             import pyarrow as pa
 
@@ -233,14 +227,14 @@ class Listing:
         return map(read_part, self.parts())
 
     def references(self) -> Iterator[Reference]:
-        """Yield all references in the order of their paths, holding one part; none is written."""
+        """Yield all references in the order of their paths, one part in memory; writes nothing."""
         for table in itertools.chain(map(read_part, self.written), self.packed):
             yield from to_references(table)
         yield from self.last
 
 
 def remote_uri(source_uri: str, path: bytes) -> str | None:
-    """Return the URI of a file that is in a bucket, None for a local file."""
+    """Return the URI of an object, None for a local file."""
     if path.startswith(b"gs://"):
         return path.decode()
     return None if storage.is_local(source_uri) else storage.join(source_uri, path.decode())
@@ -253,5 +247,4 @@ def absolute_path(source_uri: str, path: bytes) -> bytes:
 
 @functools.cache
 def _folder(source_uri: str) -> bytes:
-    # Asked for every file of a source.
     return os.fsencode(storage.local_path(source_uri))

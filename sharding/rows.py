@@ -1,7 +1,6 @@
-"""The rows of a manifest: files, labels, split, group, and the values of other fields. Errors name the row.
+"""Parse the rows of a manifest: files, labels, split, group, and the values of further fields. Errors name the row.
 
-Without `sharding.fields` a row has the fields image and label, and the label of the first row says whether labels are
-lists.
+Without `sharding.fields` a row has the fields image and label; the first row determines whether labels are lists.
 """
 
 from __future__ import annotations
@@ -49,25 +48,25 @@ class Row(NamedTuple):
     """One sample of a manifest."""
 
     place: str
-    """As `read_table` gives it."""
+    """Place of `read_table`, for errors."""
     file: SourceFile
-    """As a `Reference` names it; of a row without files, a hash and the size of its cells."""
+    """The file of the reference; for a row without files, a hash and the size of its cells."""
     labels: Labels
     split: int | None
-    """Place in SPLITS; None where none is given."""
+    """Index into SPLITS; None if the row has none."""
     group: bytes | None
     cells: bytes
-    """As those of a `Reference`."""
+    """Cells of the `Reference`."""
     more_bytes: int
 
 
 class RowParser:
-    """Parses the rows of a manifest, and collects what is known of all of them.
+    """Parses the rows of a manifest, and collects classes, missing and ignored files.
 
     Args:
         section: Names of columns.
-        uri: The manifest: a CSV holds text alone.
-        files: Of the manifest.
+        uri: URI of the manifest, whose suffix is the format.
+        files: Finds the files of the manifest.
     """
 
     def __init__(self, section: ShardingSection, uri: str, files: FileFinder) -> None:
@@ -78,20 +77,18 @@ class RowParser:
         label_kind = self.fields.kinds.get(self.fields.label or "")
         is_open = not section.fields and not section.label_separator
         self.multi_label: bool | None = None if is_open else label_kind == "classes"
-        """Whether labels are lists; None: no row has said so yet."""
+        """Whether labels are lists; None before the first row."""
         self.classes: dict[str, dict[str | int, str]] = {name: {} for name in self.fields.kinds}
-        """For each field, the classes in it, and the place of the first row with each."""
+        """For each field, its classes and the place of the first row with each."""
         self.missing: list[str] = []
-        """Files that are not there."""
         self.ignored: list[bytes] = []
-        """Files that are ignored by their names."""
 
     def parse(self, place: str, values: dict[str, Any]) -> Row | None:
-        """Return a row; None: its file is ignored by its name.
+        """Parse a row; None if the name of its file is ignored.
 
         Raises:
             DataError: A cell is empty, or does not fit its kind.
-            StorageError: A URI is of a scheme that cannot be read.
+            StorageError: The scheme of a URI is not supported.
         """
         fields, section = self.fields, self._section
 
@@ -114,20 +111,20 @@ class RowParser:
             return None
         cells: dict[str, Any] = {}
         num_bytes = 0
-        for name in fields.others:
+        for name in fields.cell_names:
             cell = read_field(name)
             if fields.kinds[name] in FILE_KINDS:
                 file = self._find(cell, f"{place}, field {name}")
                 cell = [encode_path(file.path), file.size, file.version, file.content_hash.decode()]
                 num_bytes += file.size
             elif fields.kinds[name] in CLASS_KINDS:
-                names = self._learn(name, cell, place)
+                names = self._record_classes(name, cell, place)
                 cell = names if fields.kinds[name] == "classes" else names[0]
             cells[name] = cell
         labels: Labels = ()
         if fields.label is not None:
             labels = read_field(fields.label)
-            names = self._learn(fields.label, labels, place)
+            names = self._record_classes(fields.label, labels, place)
         packed = to_json(cells) if cells else b""
         if fields.file is not None:
             file = self._find(path, place)
@@ -149,7 +146,7 @@ class RowParser:
             self.missing.append(f"{encode_path(path)} ({place})")
         return file or SourceFile(path, 0, 0)
 
-    def _learn(self, name: str, labels: Labels, place: str) -> list[str]:
+    def _record_classes(self, name: str, labels: Labels, place: str) -> list[str]:
         """Record the classes in a field of a row; return their names."""
         for label in labels:
             self.classes[name].setdefault(label, place)
@@ -176,7 +173,7 @@ class RowParser:
             cell = json.loads(cell)
         if cell is None or (kind == "text" and not isinstance(cell, str)):
             raise ValueError("no text" if kind == "text" else "null")
-        # A value of a Parquet file may be no JSON (a date), and text may be no UTF-8.
+        # Raises for a value without JSON, such as a date of a Parquet file, and for text that is not UTF-8.
         to_json(cell)
         return cell
 
@@ -195,11 +192,11 @@ class RowParser:
 
 
 class FileFinder:
-    """Finds the files that a manifest names: on this machine one by one, in a bucket by one listing of each folder.
+    """Finds the files that a manifest names: local ones one by one, those in a bucket by one listing per folder.
 
     Args:
-        folder_uri: Relative paths are relative to it.
-        versions: Of local files.
+        folder_uri: URI that relative paths are relative to.
+        versions: Versions of local files.
     """
 
     def __init__(self, folder_uri: str, versions: FileVersions) -> None:
@@ -212,7 +209,7 @@ class FileFinder:
         return bool(self._folders) or not storage.is_local(self._folder_uri)
 
     def find(self, path: bytes) -> SourceFile | None:
-        """Return size, version and content hash of a file; None: it is not there, or cannot be read."""
+        """Return size, version and content hash of a file; None if it is missing or unreadable."""
         uri = remote_uri(self._folder_uri, path)
         if uri is None:
             absolute = absolute_path(self._folder_uri, path)
@@ -224,18 +221,17 @@ class FileFinder:
                 return None
         folder, _, name = uri.rpartition("/")
         if folder not in self._folders:
-            # Without those below it.
             entries = storage.list_objects(folder, recursive=False)
-            self._folders[folder] = {one.name: (one.size, one.generation or 0, hash_of(one)) for one in entries}
-        found = self._folders[folder].get(name)
-        return None if found is None else SourceFile(path, *found)
+            self._folders[folder] = {info.name: (info.size, info.generation or 0, hash_of(info)) for info in entries}
+        status_fields = self._folders[folder].get(name)
+        return None if status_fields is None else SourceFile(path, *status_fields)
 
     def normalise(self, uri: str | bytes) -> bytes:
-        """Return the path of a file: relative to the manifest's folder where it lies below it, so that both can move.
+        """Return the path of a file, relative to the manifest's folder if it is below it.
 
         Raises:
-            TypeError, ValueError: It is no text, or no object can have it as its name.
-            StorageError: It is of a scheme that cannot be read.
+            TypeError, ValueError: It is no text, or no valid object name.
+            StorageError: The scheme of the URI is not supported.
         """
         path = os.fsencode(uri)
         if b"\0" in path:
@@ -244,7 +240,7 @@ class FileFinder:
             text = os.fsdecode(path)
             storage.normalise(text)
             if not storage.is_local(text):
-                # Names of objects are UTF-8.
+                # Raises unless it is UTF-8, as names of objects are.
                 text.encode()
                 return path.removeprefix(self._folder_uri.encode() + b"/")
             path = os.fsencode(storage.local_path(text))
@@ -264,7 +260,7 @@ def _convert_split(name: Any) -> int:
 
 def _convert_label(label: Any) -> str | int:
     if isinstance(label, bool):
-        # As JSON writes it, whatever the file type.
+        # As in JSON, for all file types.
         return str(label).lower()
     if not isinstance(label, str | int) or label == "":
         raise ValueError("it holds no class")
@@ -274,7 +270,7 @@ def _convert_label(label: Any) -> str | int:
 
 
 def _parse_list(text: str) -> Any:
-    """Return the list that a cell of a CSV holds as JSON, else the text: [unsure] is a class."""
+    """Parse a JSON list in a cell of a CSV, else return the text: [unsure] is a class."""
     if not (text.startswith("[") and text.endswith("]")):
         return text
     try:
@@ -289,13 +285,13 @@ def _encode(group: Any) -> bytes:
     return os.fsencode(group if isinstance(group, bytes) else str(group))
 
 
-def _wrong(where: str, cell: Any, error: Exception, allowed: str) -> DataError:
+def _wrong(cell_name: str, cell: Any, error: Exception, allowed: str) -> DataError:
     if cell is None or cell in ("", b""):
-        return DataError(f"{where} is empty", allowed=allowed, todo="correct the row, or leave it out")
+        return DataError(f"{cell_name} is empty", allowed=allowed, todo="correct the row, or leave it out")
     is_undecoded = isinstance(error, UnicodeError)
     shown = repr(cell) if len(repr(cell)) <= _SHOWN else f"{repr(cell)[:_SHOWN]}..."
     return DataError(
-        f"{where} is {shown} ({type(cell).__name__}): {'it is not UTF-8' if is_undecoded else error}",
+        f"{cell_name} is {shown} ({type(cell).__name__}): {'it is not UTF-8' if is_undecoded else error}",
         allowed=allowed,
         todo=_TO_UTF8 if is_undecoded else "correct the row, or name another column or kind",
     )

@@ -1,4 +1,4 @@
-"""One sample on its way into a shard: its files are checked, and its fields put into the form that is written."""
+"""Check the files of one sample, and convert its fields to the stored form."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contracts.config import CLASS_KINDS
 from records.decode import UndecodableImage
 from records.sample import Sample, Value
 from sharding.fields import Fields
-from sharding.images import MAX_IMAGE_BYTES, Checked, Checks, check, check_further, inflate
+from sharding.images import MAX_IMAGE_BYTES, Checked, Checks, check, check_extra_image, inflate
 from sharding.job import Job
 from sharding.names import encode_path
 from sharding.reference import Reference
 
 
 class Accepted(NamedTuple):
-    """The files of a sample that can be used."""
+    """The checked files of a usable sample."""
 
     image: Checked | None
     """The first image; None where there is none."""
     files: dict[str, tuple[bytes, str]]
-    """Of named fields, content as it is stored and format of each file by field."""
+    """Stored content and format of each file by field; empty without named fields."""
     content: bytes
-    """What copies of the sample have in common: the file that names it as it is stored; of a row its cells."""
+    """Content that identifies duplicates: the stored first file, or the cells of a row."""
 
 
 def accept(
@@ -32,13 +32,13 @@ def accept(
     fields: Fields | None,
     checks: Checks,
 ) -> Accepted:
-    """Check the files of a sample, and make the changes that are asked for in the first image.
+    """Check the files of a sample and convert its first image.
 
     Args:
         reference: The sample.
         contents: Its files, by field.
         fields: The named fields; None: the sample is an image.
-        checks: What to do with images.
+        checks: Settings of the checks and conversions.
 
     Raises:
         UndecodableImage: It cannot be used; with the reason, and the name of the field.
@@ -57,7 +57,7 @@ def accept(
                 first = check(content, checks)
                 files[name] = first.content, first.image_format
             elif fields.kinds[name] == "image":
-                files[name] = check_further(content, checks)
+                files[name] = check_extra_image(content, checks)
             else:
                 files[name] = content, ""
         except UndecodableImage as reason:
@@ -69,7 +69,7 @@ def accept(
 
 
 def make_sample(reference: Reference, accepted: Accepted, job: Job) -> Sample:
-    """Return a sample as it is written."""
+    """Return a sample in its stored form."""
     image, path = accepted.image, encode_path(reference.path)
     size = (image.width, image.height, image.mode) if image is not None else (0, 0, "")
     if job.fields is not None:
@@ -93,7 +93,6 @@ def make_sample(reference: Reference, accepted: Accepted, job: Job) -> Sample:
 
 
 def _make_values(reference: Reference, fields: Fields, accepted: Accepted, job: Job) -> tuple[Value, ...]:
-    """Return the named fields of a sample as they are written, in the order of the configuration."""
     cells = fields.cells(reference)
     values = []
     for name, kind in fields.kinds.items():
@@ -103,13 +102,13 @@ def _make_values(reference: Reference, fields: Fields, accepted: Accepted, job: 
             value, image_format = accepted.files[name]
         elif kind in CLASS_KINDS:
             if name == fields.label:
-                named = [(label, job.planned.classes[label]) for label in reference.labels]
+                labelled = [(label, job.planned.classes[label]) for label in reference.labels]
             else:
-                given = [cells[name]] if kind == "class" else set(cells[name])
-                named = sorted((job.places[name][one], one) for one in given)
+                class_names = [cells[name]] if kind == "class" else set(cells[name])
+                labelled = sorted((job.places[name][class_name], class_name) for class_name in class_names)
             # A sample may be of no class.
-            own, names = zip(*named, strict=True) if named else ((), ())
-            value = (own[0], names[0]) if kind == "class" else (own, names)
+            labels, names = zip(*labelled, strict=True) if labelled else ((), ())
+            value = (labels[0], names[0]) if kind == "class" else (labels, names)
         else:
             value = cells[name]
         values.append(Value(name, kind, value, image_format))

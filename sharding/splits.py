@@ -14,7 +14,7 @@ from contracts.config import SPLITS, ShardingSection, SplitFractions
 from contracts.errors import ConfigError, DataError
 from sharding.names import encode_path
 
-# A group and a path of the same bytes are different things: their hashes start differently.
+# Distinguishes the hash of a group from that of an equal path.
 _GROUP_PREFIX = b"group\0"
 
 
@@ -55,7 +55,7 @@ def split_exactly(paths: Iterable[bytes], fractions: SplitFractions) -> dict[byt
     """
     ranked = sorted(paths, key=lambda path: (split_point(path), path))
     shares = [getattr(fractions, name) for name in SPLITS]
-    # Rounded: 0.1 * 30 is a little more than 3, and its remainder must not count.
+    # Rounded, since 0.1 * 30 is slightly more than 3.
     quotas = [round(share / sum(shares) * len(ranked), 6) for share in shares]
     counts = [int(quota) for quota in quotas]
     by_remainder = sorted(range(len(SPLITS)), key=lambda split: (counts[split] - quotas[split], split))
@@ -133,30 +133,30 @@ class Splitter:
 
     def __init__(self, fractions: SplitFractions) -> None:
         self._ends = find_split_ends(fractions)
-        self._given: dict[bytes, tuple[int, str]] = {}
+        self._group_splits: dict[bytes, tuple[int, str]] = {}
 
-    def learn(self, group: bytes | None, given: int, where: str) -> None:
-        """Record a split that the source gives to a sample of a group, before any is chosen.
+    def record_split(self, group: bytes | None, split: int, place: str) -> None:
+        """Record the split that the source gives to a sample of a group; call it before `choose`.
 
         Raises:
-            DataError: Another sample of the group was given another split.
+            DataError: The source gives two splits to one group.
         """
         if group is None:
             return
-        known, there = self._given.setdefault(group, (given, where))
-        if known != given:
+        first, row = self._group_splits.setdefault(group, (split, place))
+        if first != split:
             raise DataError(
-                f"group {encode_path(group)} is in two splits: {SPLITS[known]} ({there}) and {SPLITS[given]} ({where})",
+                f"group {encode_path(group)} is in two splits: {SPLITS[first]} ({row}) and {SPLITS[split]} ({place})",
                 allowed="one split for all files of a group (sharding.group_by)",
                 todo="correct the splits in the source, or unset sharding.group_by",
             )
 
-    def choose(self, path: bytes, group: bytes | None, given: int | None) -> int:
-        """Return the split of a sample: the given one, its group's, or that of a hash."""
-        if given is not None:
-            return given
+    def choose(self, path: bytes, group: bytes | None, source_split: int | None) -> int:
+        """Return the split of a sample: that of the source, that of its group, or one by hash."""
+        if source_split is not None:
+            return source_split
         if group is None:
             return split_at(split_point(path), self._ends)
-        if group in self._given:
-            return self._given[group][0]
+        if group in self._group_splits:
+            return self._group_splits[group][0]
         return split_at(split_point(_GROUP_PREFIX + group), self._ends)

@@ -1,6 +1,6 @@
-"""Manifests as tables: the rows of CSV with a header, JSONL and Parquet, of one file or a folder of parts.
+"""Read manifests as tables: CSV with a header, JSONL or Parquet, one file or a folder of parts.
 
-`read_table` gives every row as a dictionary by column, with its place for messages. rows.py says what the cells mean.
+`read_table` yields each row as a dictionary by column, with its place for messages. rows.py interprets the cells.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, cast
 from contracts import storage
 from contracts.config import FieldKind, FieldSection, ShardingSection
 from contracts.errors import ConfigError, DataError
-from sharding.names import is_ignored, name_some
+from sharding.names import is_ignored, join_names
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
-# Rows of a Parquet file that are turned into Python objects at a time.
+# Rows of a Parquet file that are converted to Python objects at a time.
 _BATCH_ROWS = 4096
-# Piece of a manifest in a bucket that is read as text at a time.
+# Buffer for a manifest in a bucket.
 _PIECE_BYTES = 1 << 18
-# Largest cell of a CSV: a column that is not used may be long too.
+# Largest cell of a CSV, also in unused columns.
 _MOST_CELL_BYTES = 1 << 30
 # Names of columns in an error.
 _SHOWN_COLUMNS = 20
@@ -52,7 +52,7 @@ def read_table(section: ShardingSection, uri: str, parts: Sequence[str] = ()) ->
         parts: URIs of the parts of a folder, in order.
 
     Raises:
-        DataError: It is not readable, or has another form; the row before is named.
+        DataError: It is unreadable or malformed; the error names the last valid row.
     """
     if not parts:
         yield from _read_file(section, uri)
@@ -62,7 +62,7 @@ def read_table(section: ShardingSection, uri: str, parts: Sequence[str] = ()) ->
 
 
 def find_parts(uri: str, top: Iterable[bytes]) -> list[str]:
-    """Return the URIs of the parts of a table in a folder, in the order of their names; none of another source.
+    """Return the URIs of the parts of a table in a folder, sorted; empty if the folder is no table.
 
     Args:
         uri: The folder.
@@ -71,7 +71,7 @@ def find_parts(uri: str, top: Iterable[bytes]) -> list[str]:
     Raises:
         DataError: The folder holds parts of a table beside other files.
     """
-    # Spark's files _SUCCESS and _metadata; a folder with such a name may be one of a class.
+    # Ignores Spark's files _SUCCESS and _metadata, but not folders, which may be classes.
     names = sorted(
         os.fsdecode(name)
         for name in top
@@ -79,11 +79,11 @@ def find_parts(uri: str, top: Iterable[bytes]) -> list[str]:
     )
     parts = [name for name in names if name.lower().endswith(SUFFIXES)]
     if not parts or any(name.endswith("/") for name in names):
-        # A list beside class folders is none of their images.
+        # A table beside class folders is ignored.
         return []
-    if others := [name for name in names if _suffix(name) != _suffix(parts[0])]:
+    if mismatched := [name for name in names if _suffix(name) != _suffix(parts[0])]:
         raise DataError(
-            f"sharding.source {storage.display(uri)} holds {parts[0]} beside {name_some(others)}",
+            f"sharding.source {storage.display(uri)} holds {parts[0]} beside {join_names(mismatched)}",
             allowed=f"a folder of the parts of one table ({', '.join(SUFFIXES)}), all of one type",
             todo="give the file, or move the others out of the folder",
         )
@@ -91,7 +91,7 @@ def find_parts(uri: str, top: Iterable[bytes]) -> list[str]:
 
 
 def check_has_columns(section: ShardingSection, uri: str) -> None:
-    """Raise ConfigError where columns are mapped and the source has none."""
+    """Raise ConfigError if `sharding.fields` maps columns and the source has none."""
     if section.fields and not uri.lower().endswith(SUFFIXES):
         raise ConfigError(
             f"sharding.source {storage.display(uri)} has no columns, and sharding.fields maps columns",
@@ -102,16 +102,16 @@ def check_has_columns(section: ShardingSection, uri: str) -> None:
 
 
 def _read_file(section: ShardingSection, uri: str) -> Table:
-    shown, after = storage.display(uri), ""
+    shown, position = storage.display(uri), ""
     read = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}[_suffix(uri)]
     try:
         with _open(uri) as stream:
             for place, values in read(section, stream, shown):
-                after = f" after {place}"
+                position = f" after {place}"
                 yield place, values
     except (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error) as error:
         raise DataError(
-            f"{shown} cannot be read{after}: {getattr(error, 'strerror', None) or error}",
+            f"{shown} cannot be read{position}: {getattr(error, 'strerror', None) or error}",
             allowed="CSV with as many cells in a row as in the header, and quotes around text that holds a comma or a "
             "line break; one JSON object per line; or Parquet",
             todo="correct the row that follows, write the file again, or correct its permissions",
@@ -123,9 +123,9 @@ def _suffix(uri: str) -> str:
 
 
 def _read_csv(section: ShardingSection, stream: Any, shown: str) -> Table:
-    # Blanks at the start of a text are part of it.
+    # With named fields, leading blanks are part of the text.
     reader = csv.reader(stream, skipinitialspace=not section.fields, strict=True)
-    # One setting for all of the process.
+    # A setting of the whole process.
     csv.field_size_limit(_MOST_CELL_BYTES)
     header = next(reader, [])
     _check_columns(section, header, shown)
@@ -158,9 +158,9 @@ def _read_parquet(section: ShardingSection, stream: Any, shown: str) -> Table:
         table = pyarrow.parquet.ParquetFile(stream)
         names = list(table.schema_arrow.names)
         _check_columns(section, names, shown)
-        wanted = {*_columns_of(section), section.split_column}
+        columns = {*_columns_of(section), section.split_column}
         number = 0
-        for batch in table.iter_batches(_BATCH_ROWS, columns=[name for name in names if name in wanted]):
+        for batch in table.iter_batches(_BATCH_ROWS, columns=[name for name in names if name in columns]):
             for values in batch.to_pylist():
                 number += 1
                 yield f"row {number}", values
@@ -176,12 +176,12 @@ def _columns_of(section: ShardingSection) -> list[str]:
 
 
 def _check_columns(section: ShardingSection, names: Sequence[str], shown: str) -> None:
-    """Raise DataError where a column that is needed is missing, or is there twice."""
+    """Raise DataError if a required column is missing or duplicate."""
     for name in _columns_of(section):
         if names.count(name) != 1:
             raise DataError(
                 f"{shown} has {'several columns' if name in names else 'no column'} {name!r}; it has "
-                f"{name_some([repr(one) for one in names], _SHOWN_COLUMNS)}",
+                f"{join_names([repr(column) for column in names], _SHOWN_COLUMNS)}",
                 allowed="one column of each name in sharding.fields (or uri_column and label_column), split_column and "
                 "group_by; CSV has commas between cells, and is UTF-8",
                 todo="rename the column, or set the key of sharding to the name it has",
@@ -190,7 +190,7 @@ def _check_columns(section: ShardingSection, names: Sequence[str], shown: str) -
 
 @contextlib.contextmanager
 def _open(uri: str) -> Iterator[Any]:
-    """Open a Parquet file, or text as it was before gzip: objects with Content-Encoding: gzip are read as stored."""
+    """Open a Parquet file, or text, which is inflated if it is gzip (objects with Content-Encoding: gzip)."""
     if storage.is_local(uri):
         stream: Any = storage.local_path(uri).open("rb")
     else:
@@ -200,7 +200,7 @@ def _open(uri: str) -> Iterator[Any]:
             yield stream
             return
         is_packed = stream.peek(2)[:2] == b"\x1f\x8b"
-        # Bytes that are no UTF-8 come as surrogates: names of files need not be text.
+        # Bytes that are not UTF-8 become surrogates: names of files need not be text.
         with io.TextIOWrapper(
             gzip.GzipFile(fileobj=stream) if is_packed else stream, "utf-8-sig", "surrogateescape", newline=""
         ) as text:

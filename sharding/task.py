@@ -2,12 +2,10 @@
 
     python -m sharding.task --config-json '{"sharding": {"source": "raw/digits"}}' --root runs/digits/shard
 
-The frame of a stage, its arguments, events and exit codes are in contracts/stage.py. Whether the work is already done
-is known from the listing alone: Beam is imported only when there is something to write. What is to be done is planned
-in the output's work folder (sharding/job.py), and whoever comes later, in a retry or in another run, goes on with that
-plan: shards that are finished are never written again, and nothing finished is deleted. The graph publishes the
-manifest itself, as its last act, so that a job whose launcher died still ends complete: the command only says that it
-is there. A source is never changed.
+Arguments, events and exit codes are those of contracts/stage.py. The listing alone tells whether the output exists:
+Beam is imported only if there is something to write. The plan is in the output's work folder (sharding/job.py), and
+retries and other runs continue it: finished shards are neither rewritten nor deleted. The graph publishes the manifest
+as its last step, so that a job completes even if its launcher dies. A source is never changed.
 """
 
 from __future__ import annotations
@@ -38,22 +36,22 @@ from sharding.planning import Choice, choose, clean_work, find_planned, plan_sha
 if TYPE_CHECKING:
     from sharding.job import Job, PlannedJob
 
-# How often shard files are counted for the progress shown, in seconds.
+# Interval at which finished shards are counted for the progress.
 WATCH_INTERVAL_S = 0.25
 REMOTE_WATCH_INTERVAL_S = 2.0
 
 
 def shard(stage: Stage) -> str:
-    """Write the shards of `sharding.source`, or find them; return the URI of their folder.
+    """Write or reuse the shards of `sharding.source`; return the URI of their folder.
 
-    A dry run writes nothing, and returns what would be written, in words.
+    A dry run writes nothing and returns a description of what would be written.
 
     Raises:
         ConfigError, DataError, StorageError: The source or the output cannot be used.
         TryAgain: The source changed while it was read, or another process works on the same output.
     """
     storage.bill(stage.config.cloud.billing_project, stage.config.sharding.source)
-    # The listing is written here: it may be larger than the memory.
+    # For the listing, which may be larger than the memory.
     with tempfile.TemporaryDirectory(prefix="shardline-listing-") as scratch:
         if stage.dry_run:
             return _describe_run(stage, Path(scratch))
@@ -64,7 +62,7 @@ def _shard(stage: Stage, scratch: Path) -> str:
     check_apart(stage.config.sharding.source, stage.output or stage.root or "")
     planned: PlannedJob | Choice | None = find_planned(stage)
     if planned is None and stage.listing is not None:
-        return _take_finished(stage, stage.listing)
+        return _reuse_listed(stage, stage.listing)
     if planned is None:
         planned = choose(stage, list_source(stage.config.sharding, scratch / "listing"), scratch)
     if (job_id := _find_running(stage, planned.made_from)) is not None:
@@ -98,15 +96,12 @@ def _shard(stage: Stage, scratch: Path) -> str:
 
 
 def name_job(output_uri: str, fingerprint: str) -> str:
-    """Return the name of the Dataflow job that writes an output: the same work in another place is another job."""
+    """Return the name of the Dataflow job for an output; it contains a hash of the output's URI."""
     return f"shardline-{fingerprint}-{hashlib.sha256(output_uri.encode()).hexdigest()[:8]}"
 
 
 def _find_running(stage: Stage, made_from: dict[str, str]) -> str | None:
-    """Return the id of a Dataflow job that writes this output now; None: there is none.
-
-    Asked before anything of the output is touched, `--fresh` included: what runs now makes it anew.
-    """
+    """Return the id of a running Dataflow job for this output, or None; called before `--fresh` deletes anything."""
     if stage.config.resources.beam_runner != "dataflow" or stage.list or stage.locate:
         return None
     from sharding.dataflow import find_job
@@ -127,11 +122,11 @@ def _join(stage: Stage, made_from: dict[str, str], job_id: str) -> str:
     return output.uri
 
 
-def _take_finished(stage: Stage, uri: str) -> str:
-    """Take the shards of a listing whose work is done.
+def _reuse_listed(stage: Stage, uri: str) -> str:
+    """Reuse the finished shards of a listing.
 
     Raises:
-        TryAgain: Neither they nor what was listed is there.
+        TryAgain: There are neither shards nor a listing.
     """
     try:
         manifest = ShardManifest.load(uri)
@@ -148,7 +143,7 @@ def _reuse(stage: Stage, output: Output) -> None:
     _check_limits(stage, manifest)
     for warning in manifest.warnings:
         stage.log(f"warning: {warning}")
-    # Of a job that was killed between its manifest and its end.
+    # A job may have been killed after its manifest was published.
     clean_work(output.uri)
     _compare(stage, manifest)
 
@@ -163,25 +158,25 @@ def _limits_of(stage: Stage) -> Limits:
 
 
 def _compare(stage: Stage, manifest: ShardManifest) -> None:
-    """Report how the data differs from that of the run before.
+    """Report the difference between the data of this run and of the previous one.
 
     Raises:
-        DataError: It differs more than the configuration allows.
+        DataError: The difference exceeds the configured limits.
     """
     if not stage.run or not stage.line or stage.list or stage.locate:
         return
-    found = compare_with_previous(stage.line, stage.run, manifest)
-    if found is None:
+    result = compare_with_previous(stage.line, stage.run, manifest)
+    if result is None:
         return
-    warnings = list(found.describe())
-    stage.events.emit("compared", **found.model_dump(mode="json"), summary=found.summarise(), warnings=warnings)
+    warnings = list(result.describe())
+    stage.events.emit("compared", **result.model_dump(mode="json"), summary=result.summarise(), warnings=warnings)
     for warning in warnings:
         stage.log(f"warning: {warning}")
-    found.check(stage.config.sharding)
+    result.check(stage.config.sharding)
 
 
 def _remove_scratch(uri: str) -> None:
-    """Delete temporary files of killed attempts: this process holds the lock of the folder, where there is one."""
+    """Delete temporary files of killed attempts in a local folder, which this process has locked."""
     if storage.is_local(uri):
         for name in storage.list_names(uri):
             if name.startswith(storage.TEMPORARY_PREFIX):
@@ -195,8 +190,8 @@ def _describe_run(stage: Stage, scratch: Path) -> str:
     choice = choose(stage, list_source(stage.config.sharding, scratch / "listing"), scratch)
     output = stage.claim(ShardManifest, choice.made_from, joins=True)
     if output.reused:
-        made = _describe(ShardManifest.load(output.uri))
-        return f"nothing: {output.fingerprint} holds this state of the source and would be reused: {made}"
+        summary = _describe(ShardManifest.load(output.uri))
+        return f"nothing: {output.fingerprint} holds this state of the source and would be reused: {summary}"
     plan, listing = plan_shards(stage, choice.listing), choice.listing
     lines = [f"warning: {warning}" for warning in listing.warnings]
     if choice.increment is not None:
@@ -208,7 +203,7 @@ def _describe_run(stage: Stage, scratch: Path) -> str:
 
 
 def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
-    """Run the graph until its end, again as long as shards get finished."""
+    """Run the graph, with retries as long as each one finishes further shards."""
     from sharding.graph import build_graph
     from sharding.job import JobHandle, open_job
     from sharding.runners import Work, run_graph
@@ -242,18 +237,17 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
                     break
                 if refusal := _find_refusal(output.uri):
                     raise refusal from None
-                # The FnApiRunner repeats no bundle, and a service gives up after a few: what is finished stays. A job
-                # of Dataflow that was cancelled stays so.
-                before, finished = finished, job.count_records()
+                # The FnApiRunner retries no bundle. A cancelled Dataflow job is not retried.
+                previously_finished, finished = finished, job.count_records()
                 is_passing = isinstance(error, TryAgain) and resources.beam_runner != "dataflow"
-                if not is_passing or finished <= before:
+                if not is_passing or finished <= previously_finished:
                     raise
-                stage.log(f"{error}; {finished} of {total} shards are finished: the rest again")
+                stage.log(f"{error}; {finished} of {total} shards are finished; retrying the others")
     _finish(stage, output, engine, planned.warnings)
 
 
 def _find_refusal(output_uri: str) -> ShardlineError | None:
-    """Return the error that a worker has left in the output's folder, if one did."""
+    """Return the error that a worker has published in the output's folder, or None."""
     from sharding.job import REFUSAL_NAME
 
     try:
@@ -264,12 +258,12 @@ def _find_refusal(output_uri: str) -> ShardlineError | None:
 
 
 def _finish(stage: Stage, output: Output, engine: str, already_logged: Collection[str] = ()) -> None:
-    """Report what was made, or why nothing was.
+    """Check and report the published manifest, or raise the error of the job.
 
     Args:
         stage: The attempt.
         output: Its folder.
-        engine: What wrote it, in words.
+        engine: Description of the runner.
         already_logged: Warnings of the plan.
     """
     if not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
@@ -289,25 +283,21 @@ def _finish(stage: Stage, output: Output, engine: str, already_logged: Collectio
 
 @contextlib.contextmanager
 def _progress(stage: Stage, job: Job) -> Iterator[None]:
-    """Report how many shards are finished, while the work in the block runs and once at its end.
-
-    It counts records, and so needs nothing from the runner or from the process that writes them.
-    """
+    """Report the number of finished shards while the block runs: it counts their records."""
     ended = threading.Event()
     total = job.planned.plan.total_shards
 
     def watch() -> None:
         shown = 0
-        # Looking into a bucket is a request for every thousand files.
         interval_s = WATCH_INTERVAL_S if storage.is_local(job.output_uri) else REMOTE_WATCH_INTERVAL_S
         while not ended.wait(interval_s):
             began = time.monotonic()
-            # A full disk, a bucket that does not answer: the work itself will say so.
+            # Storage errors are reported by the job itself.
             with contextlib.suppress(OSError, ShardlineError):
-                # At the end the records are deleted.
-                if (done := job.count_records()) > shown:
-                    stage.progress(done, total, "shards")
-                    shown = done
+                # The records are deleted at the end.
+                if (num_finished := job.count_records()) > shown:
+                    stage.progress(num_finished, total, "shards")
+                    shown = num_finished
             interval_s = max(interval_s, 20 * (time.monotonic() - began))
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)
@@ -333,6 +323,6 @@ def _describe(manifest: ShardManifest) -> str:
 
 
 if __name__ == "__main__":
-    # What Pillow remarks about metadata does not touch the pixels; what does is a reason in the manifest.
+    # Pillow's warnings are about metadata; errors in pixels are reasons in the manifest.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
     run_process(lambda: run_stage("shard", shard))

@@ -1,9 +1,9 @@
-"""The tokenizer beside the shards: the one that the configuration names, that of a parent, or one that is trained.
+"""The tokenizer beside the shards: that of the configuration, that of the parent, or a trained one.
 
-A trained one is a byte-level BPE: its first tokens are all 256 bytes, so that no text is unknown to it. It reads the
-text of the first samples of the training split in the listing. Training counts words and merges the most frequent pair,
-of equal ones the first by number: it gives the same file whatever the number of threads. Of several attempts the first
-decides all the same: another version of the library may give another file.
+A trained one is a byte-level BPE with all 256 bytes as its first tokens, so that no text is unknown. It is trained on
+the first samples of the training split in the listing. Training merges the most frequent pair of tokens, with ties by
+number, so the file does not depend on the number of threads. The first attempt's file counts, since another version of
+the library may give another one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 # Special tokens of a tokenizer that is trained here. The first is the padding token.
 SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]")
-# A pair of tokens that is met once is no part of the language.
+# Pairs of tokens that occur once are not merged.
 _MIN_FREQUENCY = 2
-# Runs of blanks are words too.
+# Runs of blanks count as words too.
 _LONG_WORD = re.compile(r"\S{1000}|\s{1000}")
 # Most bytes of text that a tokenizer is trained on.
 _TEXT_BYTES = 100 << 20
@@ -38,10 +38,10 @@ _ALLOWED = "a tokenizer.json of the library tokenizers, or a folder of transform
 
 
 def read_tokenizer(section: ShardingSection) -> bytes:
-    """Return the content of `sharding.tokenizer.file`; empty where none is named.
+    """Return the content of `sharding.tokenizer.file`; empty if it is not set.
 
     Raises:
-        DataError: There is no such file, or it is no tokenizer.
+        DataError: The file is missing, or no tokenizer.
     """
     if section.tokenizer is None or not section.tokenizer.file:
         return b""
@@ -60,15 +60,15 @@ def read_tokenizer(section: ShardingSection) -> bytes:
 
 
 def hash_tokenizer(content: bytes) -> str:
-    """Return the hash that stands for a given tokenizer in the fingerprint; empty where none is given."""
+    """Return the hash of a given tokenizer for the fingerprint; empty without one."""
     return hashlib.sha256(content).hexdigest() if content else ""
 
 
 def parse_tokenizer(content: bytes, shown: str) -> Tokenizer:
-    """Return the tokenizer in a file.
+    """Parse a tokenizer.json.
 
     Raises:
-        DataError: It is none.
+        DataError: It is no tokenizer.
     """
     from tokenizers import Tokenizer
 
@@ -87,8 +87,8 @@ def add_tokenizer(job: Job, manifest: ShardManifest, parent: ShardManifest | Non
 
     Args:
         job: The planned job.
-        manifest: Of the job, without a tokenizer.
-        parent: What an increment is built on: a chain keeps the tokenizer of its first manifest.
+        manifest: Manifest of the job, without a tokenizer.
+        parent: Parent of an increment, whose tokenizer is kept.
     """
     from sharding.job import TOKENIZER_NAME
 
@@ -112,11 +112,11 @@ def add_tokenizer(job: Job, manifest: ShardManifest, parent: ShardManifest | Non
 
 
 def train(texts: Iterator[str], vocabulary: int) -> bytes:
-    """Return a tokenizer.json that is trained on texts.
+    """Return a tokenizer.json trained on texts.
 
     Args:
-        texts: They are read once.
-        vocabulary: Most tokens, the bytes and special tokens among them.
+        texts: Training texts, which are read once.
+        vocabulary: Most tokens, including the bytes and special tokens.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -142,20 +142,17 @@ def train(texts: Iterator[str], vocabulary: int) -> bytes:
 
 
 def cut_long_words(text: str) -> Iterator[str]:
-    """Yield a text in pieces, cut where a thousand characters have no blank.
-
-    Words are learned from as a whole: one of a million letters takes minutes, a thousand of a thousand two seconds.
-    """
+    """Yield a text in pieces with words of at most 1,000 characters: training on a word of a million takes minutes."""
     begin = 0
-    for found in _LONG_WORD.finditer(text):
-        yield text[begin : found.end()]
-        begin = found.end()
+    for match in _LONG_WORD.finditer(text):
+        yield text[begin : match.end()]
+        begin = match.end()
     if begin < len(text):
         yield text[begin:]
 
 
 def _read_texts(job: Job, field: str) -> Iterator[str]:
-    """Yield the texts of the training split in the order of the listing, until they have so many bytes."""
+    """Yield the first `_TEXT_BYTES` of text of the training split, in the order of the listing."""
     from sharding.reference import read_part
 
     remaining = _TEXT_BYTES

@@ -1,8 +1,8 @@
-"""Writers of shards in processes of their own, so that no file can end the command.
+"""Worker processes that write shards, so that a crash of a decoder does not end the command.
 
-A file whose check ends the process, or takes longer than `FILE_TIMEOUT_S`, breaks the executor. The samples of the
-shard are then checked one by one, each in the same way: a file that does it again, and once more, is rejected by name.
-If none does, the process was killed from outside, and the shard is written again.
+A file whose check crashes the process, or exceeds `FILE_TIMEOUT_S`, breaks the executor. Each sample of the shard is
+then checked in a process of its own, and one that fails twice is rejected. If none does, the process was killed from
+outside, and the shard is written again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from sharding.reference import Reference
 from sharding.write import check_sample, write_shard
 
 FILE_TIMEOUT_S = 120.0
-# Processes that may die over one shard where no file is at fault: killed from outside, or for want of memory.
+# Deaths of processes per shard that no file causes (killed, or out of memory) before the shard fails.
 MAX_DEATHS = 3
-# Guards the main module, which is hidden while a process starts.
-_starting = threading.Lock()
-# Executors of one process each that write nothing now.
+# Held while `_hide_main_module` changes the main module.
+_main_module_lock = threading.Lock()
+# Idle executors of one process each.
 _idle: list[ProcessPoolExecutor] = []
 
 
@@ -49,10 +49,10 @@ def write_in_process(
     """Write and publish one shard in a process of its own.
 
     Args:
-        handle: Of the job.
-        shard: Its number in the plan.
+        handle: The planned job.
+        shard: Number of the shard in the plan.
         references: Its samples, in any order.
-        time_limit_s: Of the check of one sample.
+        time_limit_s: Time limit for the check of one sample.
 
     Raises:
         TryAgain: As `write_shard`, or the process was killed again and again.
@@ -65,27 +65,28 @@ def write_in_process(
             result: ShardResult = _run(_write, handle, shard, references, rejected, time_limit_s, scratch)
             return result
         except BrokenProcessPool:
-            checked = [one for one in references if one.path not in rejected]
-            fatal = {one.path: reason for one in checked if (reason := _check_twice(handle, one, time_limit_s))}
+            checked = [sample for sample in references if sample.path not in rejected]
+            fatal = {
+                sample.path: reason for sample in checked if (reason := _check_twice(handle, sample, time_limit_s))
+            }
             rejected |= fatal
             deaths += not fatal
         finally:
-            # A process that died has left it.
             scratch.unlink(missing_ok=True)
     raise TryAgain(
-        f"the process that wrote {open_job(handle).stem_of(shard)} ended {deaths} times, and it was none of its files; "
-        "the next attempt may find more memory or time"
+        f"the process that wrote {open_job(handle).stem_of(shard)} ended {deaths} times, and none of its files is the "
+        "cause; the next attempt may have more memory or time"
     )
 
 
 def close_processes() -> None:
-    """End the processes that write nothing now."""
+    """Shut down the idle worker processes."""
     while _idle:
         _idle.pop().shutdown()
 
 
 def _check_twice(handle: JobHandle, reference: Reference, time_limit_s: float) -> str | None:
-    """Return the reason why a sample is rejected: its check ended the process twice; None: all is well."""
+    """Return why a sample is rejected: its check ended the process twice; None if it did not."""
     reason = None
     for _ in range(2):
         began = time.monotonic()
@@ -100,10 +101,10 @@ def _check_twice(handle: JobHandle, reference: Reference, time_limit_s: float) -
 
 
 def _run(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns in a process.
+    """Call a function in a worker process and return its result.
 
     Raises:
-        BrokenProcessPool: The process ended meanwhile.
+        BrokenProcessPool: The process died.
     """
     try:
         executor = _idle.pop()
@@ -111,7 +112,7 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
         executor = _make_executor()
     is_broken = False
     try:
-        with _main_hidden():
+        with _hide_main_module():
             future = executor.submit(function, *arguments)
         return future.result()
     except BrokenProcessPool:
@@ -125,11 +126,11 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _make_executor() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, _make_context(), initializer=_begin, initargs=(os.getpid(), dict(os.environ)))
+    return ProcessPoolExecutor(1, _make_context(), initializer=_init_worker, initargs=(os.getpid(), dict(os.environ)))
 
 
 def _make_context() -> BaseContext:
-    # Read when NumPy is imported in the fork server.
+    # Takes effect when the fork server imports NumPy.
     os.environ.update(thread_environment(1))
     use_short_socket_folder()
     # Not fork: it would copy locks that threads of Beam and of the storage client hold.
@@ -139,18 +140,18 @@ def _make_context() -> BaseContext:
     return context
 
 
-def _begin(command_pid: int, environment: dict[str, str]) -> None:
-    """Set up a new process: it ends with the command, and Ctrl-C, which reaches the whole terminal, is the command's.
+def _init_worker(command_pid: int, environment: dict[str, str]) -> None:
+    """Set up a worker process: it ends with the command and leaves Ctrl-C to it.
 
     Args:
-        command_pid: The command.
-        environment: Of the command as it is now: the fork server has that of its own start.
+        command_pid: Process id of the command.
+        environment: Current environment of the command; the fork server has an older one.
     """
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(command_pid)
-    # What Pillow remarks about metadata does not touch the pixels.
+    # Pillow's warnings are about metadata, not pixels.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
@@ -170,13 +171,10 @@ def _check(handle: JobHandle, reference: Reference, limit_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Keep processes that start in the block from importing this one's main module, as multiprocessing has them do.
-
-    They need nothing of it, and on a Beam worker it is all of Beam.
-    """
+def _hide_main_module() -> Iterator[None]:
+    """Prevent processes started in the block from importing the main module, which on a Beam worker is all of Beam."""
     main = sys.modules["__main__"]
-    with _starting:
+    with _main_module_lock:
         spec, file = main.__spec__, getattr(main, "__file__", None)
         main.__spec__ = main.__file__ = None
         try:

@@ -1,7 +1,6 @@
-"""Writing one shard: its files are read, checked, framed and published with their index; the result is a small record.
+"""Write one shard: read, check and frame its files, and publish them with their index.
 
-`write_shard` does all of it in one call. Called again with the same references it writes the same bytes, and publishing
-what is already there is success: a retried or duplicated call changes nothing.
+`write_shard` is idempotent: the same references give the same bytes, and publishing equal bytes succeeds.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from sharding.reference import Reference
 from sharding.samples import Accepted, accept, make_sample
 
 FORMATS = {"webdataset": tar, "tfrecord": tfrecord}
-# Bytes that are collected before the system is given them: a row of a table is some hundred.
+# Size of the write buffer: a row of a table is some hundred bytes.
 _BUFFER_BYTES = 1 << 16
-# Bytes that the system is told to put on the disk meanwhile, so that the flush at the end waits for little.
-_BEHIND_BYTES = 8 << 20
+# Bytes after which writeback is started, so that the final flush is short.
+_WRITEBACK_BYTES = 8 << 20
 _SYNC_FILE_RANGE_WRITE = 2
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 
@@ -49,8 +48,8 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 def time_limit(limit_s: float) -> Iterator[None]:
     """End this process by SIGALRM when the block takes longer; 0: no limit.
 
-    The kernel does it: a decoder that never returns may hold the interpreter's lock. The parent finds out which file it
-    was (sharding/workers.py).
+    The kernel ends it, since a decoder that hangs may hold the interpreter's lock. The parent determines the file
+    (sharding/workers.py).
     """
     if not limit_s:
         yield
@@ -63,22 +62,22 @@ def time_limit(limit_s: float) -> Iterator[None]:
 
 
 class _ShardFile:
-    """The file of a shard under way: counts and checksums what is written, and has it go to the disk meanwhile."""
+    """A shard file being written: size, checksum and early writeback."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self.size = self.crc32c = self._begun = 0
+        self.size = self.crc32c = self._synced = 0
 
     def write(self, content: bytes) -> None:
         """Append bytes."""
         self._stream.write(content)
         self.size += len(content)
         self.crc32c = google_crc32c.extend(self.crc32c, content)
-        if self.size - self._begun >= _BEHIND_BYTES and _sync_file_range is not None:
-            # A hint: the answer does not matter.
-            begun, length = ctypes.c_int64(self._begun), ctypes.c_int64(self.size - self._begun)
+        if self.size - self._synced >= _WRITEBACK_BYTES and _sync_file_range is not None:
+            # A hint: its result is ignored.
+            begun, length = ctypes.c_int64(self._synced), ctypes.c_int64(self.size - self._synced)
             _sync_file_range(self._stream.fileno(), begun, length, _SYNC_FILE_RANGE_WRITE)
-            self._begun = self.size
+            self._synced = self.size
 
     def close(self) -> None:
         """Flush everything to the disk."""
@@ -87,8 +86,8 @@ class _ShardFile:
 
 
 @dataclass
-class _Written:
-    """What is known of the samples of a shard."""
+class _Stats:
+    """Index rows, rejections and statistics of the samples of a shard."""
 
     rows: list[tuple[int, int, int, int, bytes, int, int]] = field(default_factory=list)
     by_class: Counter[int] = field(default_factory=Counter)
@@ -110,46 +109,46 @@ def write_shard(
 
     Args:
         job: The planned job.
-        shard: Its number in the plan.
+        shard: Number of the shard in the plan.
         references: Its samples, in any order.
-        rejected: Reason of each path that cannot be checked, since its decoder crashes or hangs; it is not opened.
-        time_limit_s: Of the check of each sample; 0: none.
+        rejected: Reason by path of files whose decoder crashes or hangs; they are not opened.
+        time_limit_s: Time limit for the check of each sample; 0: none.
         scratch: Path of the temporary file; unset: a new one.
 
     Raises:
         DataError: A file may not be read.
         StorageError: No permission for a bucket, or no room on the disk.
         TryAgain: A file vanished or changed since it was listed, or reading it failed repeatedly.
-        AlreadyPublished: Other bytes have the name of the shard.
+        AlreadyPublished: A shard of this name has other bytes.
     """
     rejected = rejected or {}
     plan, split = job.planned.plan, SPLITS[job.planned.plan.split_of(shard)]
-    ordered = order_references((one for one in references if one.path not in rejected), plan.seed)
-    written = _Written(rejected=[(encode_path(path), reason) for path, reason in rejected.items()])
+    ordered = order_references((reference for reference in references if reference.path not in rejected), plan.seed)
+    stats = _Stats(rejected=[(encode_path(path), reason) for path, reason in rejected.items()])
     name = shard_name(job, shard)
     temporary = scratch or scratch_file(job.output_uri)
     try:
         with space_needed(job.output_uri):
             with temporary.open("wb", buffering=_BUFFER_BYTES) as stream:
                 file = _ShardFile(stream)
-                _write_samples(job, split, ordered, file, written, time_limit_s)
+                _write_samples(job, split, ordered, file, stats, time_limit_s)
                 file.close()
-            shards = _publish(job, split, temporary, name, file, written) if written.rows else []
+            shards = _publish(job, split, temporary, name, file, stats) if stats.rows else []
     finally:
         temporary.unlink(missing_ok=True)
     return ShardResult(
         shards=shards,
-        samples_by_class={split: dict(sorted(written.by_class.items()))},
-        source_bytes={split: written.source_bytes},
-        rejected=sorted(written.rejected)[:MAX_REJECTED],
-        num_rejected=len(written.rejected),
-        channel_sums=written.channel_sums,
-        tally=written.images,
+        samples_by_class={split: dict(sorted(stats.by_class.items()))},
+        source_bytes={split: stats.source_bytes},
+        rejected=sorted(stats.rejected)[:MAX_REJECTED],
+        num_rejected=len(stats.rejected),
+        channel_sums=stats.channel_sums,
+        tally=stats.images,
     )
 
 
 def _write_samples(
-    job: Job, split: str, ordered: Sequence[Reference], file: _ShardFile, written: _Written, time_limit_s: float
+    job: Job, split: str, ordered: Sequence[Reference], file: _ShardFile, stats: _Stats, time_limit_s: float
 ) -> None:
     planned = job.planned
     frames = FORMATS[planned.sharding.shard_format]
@@ -165,14 +164,14 @@ def _write_samples(
                 with time_limit(time_limit_s):
                     accepted = accept(reference, contents, job.fields, job.checks)
             except UndecodableImage as reason:
-                written.rejected.append((encode_path(reference.path), str(reason)))
+                stats.rejected.append((encode_path(reference.path), str(reason)))
                 continue
             framed = frames.frame(make_sample(reference, accepted, job))
             file.write(framed.head)
             offset = file.size
             file.write(framed.body)
             file.write(framed.tail)
-            written.rows.append(
+            stats.rows.append(
                 (
                     offset,
                     len(framed.body),
@@ -183,29 +182,29 @@ def _write_samples(
                     hash_content(accepted.content),
                 )
             )
-            written.by_class.update(reference.labels)
-            written.source_bytes += reference.source_bytes
+            stats.by_class.update(reference.labels)
+            stats.source_bytes += reference.source_bytes
             is_drawn = split == SPLITS[0] and is_summed(reference.key, planned.summed_share)
-            _count_image(accepted, written, is_drawn=is_drawn)
+            _count_image(accepted, stats, is_drawn=is_drawn)
     file.write(frames.END)
 
 
-def _count_image(accepted: Accepted, written: _Written, *, is_drawn: bool) -> None:
+def _count_image(accepted: Accepted, stats: _Stats, *, is_drawn: bool) -> None:
     image = accepted.image
     if image is None:
         return
-    written.images.add(image.source_format, image.source_mode, image.changes, image.width, image.height, image.remarks)
+    stats.images.add(image.source_format, image.source_mode, image.changes, image.width, image.height, image.remarks)
     if is_drawn and image.pixels is not None:
-        written.channel_sums += ChannelSums.of(image.pixels)
+        stats.channel_sums += ChannelSums.of(image.pixels)
 
 
-def _publish(job: Job, split: str, temporary: Path, name: str, file: _ShardFile, written: _Written) -> list[ShardEntry]:
-    index = pack_index(np.array(written.rows, ROW))
+def _publish(job: Job, split: str, temporary: Path, name: str, file: _ShardFile, stats: _Stats) -> list[ShardEntry]:
+    index = pack_index(np.array(stats.rows, ROW))
     entry = FileEntry(name=index_name(name), bytes=len(index), crc32c=storage.crc32c(index))
     storage.publish_file(temporary, storage.join(job.output_uri, name))
     storage.publish(entry.uri(job.output_uri), index)
     crc32c = f"{file.crc32c:08x}"
-    samples = len(written.rows)
+    samples = len(stats.rows)
     shard = ShardEntry(name=name, bytes=file.size, crc32c=crc32c, split=split, first=0, samples=samples, index=entry)
     return [shard]
 
@@ -216,17 +215,17 @@ def shard_name(job: Job, shard: int) -> str:
 
 
 def order_references(references: Iterable[Reference], seed: int) -> list[Reference]:
-    """Return the samples of a shard in their order."""
-    return [one for _, one in sorted((make_place_hash(seed, one.path), one) for one in references)]
+    """Sort the samples of a shard by their placement hash."""
+    return [sample for _, sample in sorted((make_place_hash(seed, sample.path), sample) for sample in references)]
 
 
 def hash_content(content: bytes) -> int:
-    """Return a hash of 64 bits: crc32c and crc32 together, which take 0.3 ns per byte."""
+    """Return a 64-bit hash, crc32c and crc32 combined: 0.3 ns per byte."""
     return int(google_crc32c.value(content)) << 32 | zlib.crc32(content)
 
 
 def check_sample(job: Job, reference: Reference, time_limit_s: float) -> None:
-    """Read and check one sample, and write nothing: it ends this process where its decoder crashes or hangs."""
+    """Read and check one sample; a decoder that crashes or hangs ends this process."""
     ((_, contents),) = read_samples(
         job.planned.source_uri,
         [reference],

@@ -1,4 +1,4 @@
-"""Evaluation over ranks: every sample of a split counts once, at any number of ranks."""
+"""Distributed evaluation: every sample of a split counts once, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainer.tasks.task import Batch, Mode, Outputs, Task
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-# Samples of a batch on a CPU (a GPU's: trainer/data/training_data.py): fixed, so that results do not depend on slots.
+# Batch size on a CPU, fixed so that results do not depend on slots (on a GPU: trainer/data/training_data.py).
 EVALUATION_BATCH = 64
 
 
@@ -41,28 +41,28 @@ class Evaluation:
     loss: float | None
     """Sum of the task's loss over the sum of its counts; None: not finite."""
     metrics: dict[str, float]
-    """By name, those that are finite."""
+    """Finite metrics by name."""
     headline: Headline
-    """The metric that tells how good the model is."""
+    """The main metric."""
     directions: dict[str, Direction]
     """Of each metric of the task, by name."""
     reduced: Mapping[str, Metric] = field(default_factory=dict, repr=False, compare=False)
-    """The metrics, with the states of all ranks."""
+    """Metric objects reduced over ranks."""
 
     def named(self, split: str) -> dict[str, float]:
-        """Return metrics and loss as a checkpoint has them: SPLIT_NAME."""
+        """Return metrics and loss with checkpoint names: SPLIT_NAME."""
         return {f"{split}_{name}": value for name, value in self.values().items()}
 
     def values(self) -> dict[str, float]:
-        """Return metrics and loss by name, those that are finite."""
+        """Return finite metrics and loss by name."""
         return self.metrics if self.loss is None else {**self.metrics, LOSS: self.loss}
 
     def without_number(self) -> list[str]:
-        """Return the names of the metrics, and of the loss, that are not finite."""
+        """Return the names of non-finite metrics, and of the loss."""
         return [name for name in (*self.directions, LOSS) if name not in self.values()]
 
     def look_up(self, metric: str) -> tuple[float | None, Direction]:
-        """Return value and direction of `validation_NAME`, `NAME`, or for an empty name the headline."""
+        """Return value and direction of metric `validation_NAME` or `NAME`; an empty name is the headline."""
         name = metric.removeprefix("validation_") or self.headline.metric
         return self.values().get(name), "min" if name == LOSS else self.directions.get(name, "max")
 
@@ -80,23 +80,23 @@ def evaluate(
     outcomes: OutcomeCollector | None = None,
     rounds: Callable[[Iterator[EvaluationBatch], int], Iterator[EvaluationBatch]] = islice,
 ) -> Evaluation | None:
-    """Evaluate this rank's batches of a split and add the counts of all ranks; None when there is no sample at all.
+    """Evaluate this rank's batches and reduce over ranks; None if the split is empty.
 
-    Every rank must call this. The model, which may be sharded, is in training mode afterwards.
+    Every rank must call this. The model may be sharded; it is in training mode afterwards.
 
     Args:
         model: The network.
-        task: Of the network.
-        batches: Of this rank.
-        num_rounds: Batches of the rank that has most.
-        device: Of the model.
-        config: Names own code that fails.
-        numerics: Of the model.
-        outcomes: Takes the outputs of each batch.
-        rounds: Yields `num_rounds` batches, or fewer where the ranks agree to stop, equally many on all of them.
+        task: Task of the network.
+        batches: Batches of this rank.
+        num_rounds: Largest number of batches of any rank.
+        device: Device of the model.
+        config: Configuration, used to name user code in errors.
+        numerics: Numerics of the model.
+        outcomes: Collector of per-sample outcomes.
+        rounds: Yields `num_rounds` batches; fewer, but equally many on all ranks, if they agree to stop.
 
     Raises:
-        ConfigError: A metric of the task cannot be used, or a member fails.
+        ConfigError: A metric or a method of the task fails.
     """
     within = partial(calling, config)
     mode = Mode(training=False, memory_format=numerics.memory_format)
@@ -110,11 +110,11 @@ def evaluate(
     metrics = SplitMetrics(task, device, within)
     model.eval()
     is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
-    # Samples, and sum and count of the loss. float64: sums of up to 2**53 samples stay exact.
+    # Samples, loss sum and loss count; float64 is exact up to 2**53 samples.
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     with within("example"):
         idle: Batch = map_tensors(task.example(1), lambda tensor: tensor.to(device))
-    # Ranks with fewer batches go through the rounds of those with more.
+    # Ranks with fewer batches run idle rounds.
     for evaluated in rounds(chain(batches, repeat(EvaluationBatch(idle, range(0)))), num_rounds):
         batch = evaluated.tensors
         if not evaluated.places:

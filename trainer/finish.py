@@ -1,7 +1,7 @@
 """The end of training: the best checkpoint measured on the test split, and the manifest at the top of the folder.
 
-A task that chooses something on the validation split (`calibrate`) does so before. Nothing is kept of an end that was
-killed: the next attempt does all of it again, with the same result.
+`calibrate` of the task runs on the validation split before. If the process is killed here, the next attempt repeats
+everything with the same result.
 """
 
 from __future__ import annotations
@@ -41,36 +41,33 @@ if TYPE_CHECKING:
 
 
 def finish(training: Training) -> None:
-    """Measure the best checkpoint on the test split and publish the final manifest; all ranks together.
-
-    Where the best checkpoint is damaged it is the best of those that are not.
+    """Evaluate the best undamaged checkpoint on the test split and publish the final manifest; collective.
 
     Raises:
-        DataError: None is whole.
-        Superseded: A later attempt has begun.
-        TryAgain: Another run has finished the same training.
-        Preempted: All ranks agreed to stop meanwhile.
+        DataError: All checkpoints are damaged.
+        Superseded: A later attempt has started.
+        TryAgain: Another run finished the same training.
+        Preempted: All ranks agreed to stop.
     """
     folder, stepper, sections = training.assignment.folder, training.stepper, training.ledger.sections
     sections.enter("restore")
-    found = training.checkpoints.find_best("model", "ema")
-    if found.manifest is None:
+    best = training.checkpoints.find_best("model", "ema")
+    if best.manifest is None:
         raise DataError(
-            f"no checkpoint is whole in {storage.display(folder)}" + "".join(f"; {why}" for why in found.skipped),
+            f"no checkpoint is whole in {storage.display(folder)}" + "".join(f"; {reason}" for reason in best.skipped),
             allowed="the checkpoints as training left them",
             todo="train again with --fresh",
         )
-    with open_groups(found.uri, found.manifest, "model", "ema", on_piece=sections.alive) as groups:
+    with open_groups(best.uri, best.manifest, "model", "ema", on_piece=sections.alive) as groups:
         stepper.load_evaluated(groups)
     sections.enter("evaluation")
     calibrated = _calibrate(training)
     collector = OutcomeCollector(training.data.task, training.config)
     test = training.evaluate_split("test", collector)
-    _leave_if_told(training)
+    _leave_if_agreed(training)
     outcomes = collector.gather(training.rank) if test is not None else None
     state = stepper.full_model_state()
-    publish = partial(_publish, training, found.uri, found.manifest, state, test, outcomes, calibrated)
-    # The others wait for as long as the first one gets on.
+    publish = partial(_publish, training, best.uri, best.manifest, state, test, outcomes, calibrated)
     on_first_rank(training.rank.rank, training.rank.ranks, publish, sections.alive)
 
 
@@ -84,10 +81,7 @@ def _publish(
     calibrated: dict[str, Any],
     alive: Callable[[], None],
 ) -> None:
-    """Publish evaluation.json, test-predictions.parquet, weights in no file yet, and last the manifest.
-
-    Called on the first rank.
-    """
+    """Publish evaluation.json, test-predictions.parquet, averaged weights, and last the manifest; on rank 0."""
     folder, weights = training.assignment.folder, training.stepper.evaluated_weights
     metrics, document = dict(best.metrics), None
     contents: dict[str, bytes] = {}
@@ -118,19 +112,19 @@ def _publish(
             predictions = outcomes.to_parquet(training.data.task.classes)
         contents = {EVALUATION_NAME: document.to_json(), PREDICTIONS_NAME: predictions}
         alive()
-    # Another run of the same training writes the same names; nothing is written over what its manifest describes.
+    # Another run of the same training writes the same names: never overwrite files of its manifest.
     training.checkpoints.require_newest()
     if storage.exists(storage.join(folder, MANIFEST_NAME)):
         raise _finished_elsewhere(folder)
     for name, content in contents.items():
-        # Replaced, not created: an attempt that was killed right after this does it again.
+        # Replaced, not created: a killed attempt may have written it.
         storage.replace(storage.join(uri, name), content)
         entries[name] = FileEntry.of(folder, f"{uri.removeprefix(folder + '/')}/{name}")
         alive()
     _show(training, best, document)
     alive()
     if weights == "ema":
-        # The average is in no file yet that a reader of weights knows.
+        # Group `model` of the checkpoint has the parameters, not the average.
         files = [write_weights(folder, state)]
         alive()
     else:
@@ -165,12 +159,12 @@ def _finished_elsewhere(folder: str) -> TryAgain:
 
 
 def _calibrate(training: Training) -> dict[str, Any]:
-    """Set the task's `calibration` on all ranks and return it; empty: it chooses nothing, or there is no sample."""
+    """Set and return the task's `calibration` on all ranks; empty without `calibrate` or validation samples."""
     task, rank, config = training.data.task, training.rank, training.config
     if type(task).calibrate is Task.calibrate:
         return {}
     validation = training.evaluate_split("validation")
-    _leave_if_told(training)
+    _leave_if_agreed(training)
     if validation is None:
         return {}
     results: list[dict[str, Any]] = [{}]
@@ -183,10 +177,10 @@ def _calibrate(training: Training) -> dict[str, Any]:
     return results[0]
 
 
-def _leave_if_told(training: Training) -> None:
-    """Stop if the ranks agreed to during an evaluation."""
+def _leave_if_agreed(training: Training) -> None:
+    """Leave if the ranks agreed to stop during an evaluation."""
     if training.vote.agreed is not None:
-        # The network holds the best weights now, and the last step is saved.
+        # The network has the best weights now; the last step is saved already.
         training.leave(training.vote.agreed, save=False)
 
 
@@ -204,14 +198,14 @@ def _report(training: Training, test: Evaluation, outcomes: SplitOutcomes) -> tu
 
 
 def _json_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a dictionary as it is read from JSON again; TypeError or ValueError where it has other values."""
-    found: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
-    return found
+    """Return values after a JSON round trip; raises TypeError or ValueError for values without a JSON form."""
+    decoded: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
+    return decoded
 
 
 def _show(training: Training, best: CheckpointManifest, document: EvaluationReport | None) -> None:
     try:
         write_result(training.assignment.tensorboard_folder, training, best, document)
     except Exception as error:  # noqa: BLE001 - TensorBoard may raise anything
-        # It is only looked at: the weights are there, and the document about them is to come.
+        # TensorBoard's files are optional.
         training.log(f"warning: the result is not in TensorBoard's files: {type(error).__name__}: {error}")

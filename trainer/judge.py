@@ -93,10 +93,10 @@ def compare(exports: Sequence[str], shards_uri: str, tolerance: float, config: R
         is_own = config.task.is_own
         labels = [[] if is_own else read_labels(folder.take("labels.json").parent) or [] for folder in folders]
         unknown = [name for name in shards.classes if name not in labels[1] and not is_own]
-        # Places of the shards' classes are the labels of their samples; the models' further classes follow.
+        # Labels are indices into the shards' classes; classes that only the models have follow them.
         classes = [*shards.classes, *sorted({*labels[0], *labels[1]} - set(shards.classes))]
         split = shards_uri, shards.model_copy(update={"classes": classes})
-        new, old = (_measure(*pair, *split, unknown, config) for pair in zip(folders, labels, strict=True))
+        new, old = (_evaluate(*pair, *split, unknown, config) for pair in zip(folders, labels, strict=True))
     left_out = shards.splits[SPLIT].samples - new.samples
     if new.samples < MIN_SAMPLES:
         raise DataError(
@@ -116,13 +116,13 @@ def compare(exports: Sequence[str], shards_uri: str, tolerance: float, config: R
     verdict = {"verdict": "worse" if loss > limit else "not worse", "tolerance": tolerance, "limit": limit}
     metric = {"metric": new.headline.metric, "direction": new.headline.direction}
     values = {"candidate": value, "production": reference, "difference": value - reference, "interval": interval}
-    gained, lost = (sorted(set(names) - set(others)) for names, others in (labels, labels[::-1]))
+    gained, lost = (sorted(set(names) - set(other_names)) for names, other_names in (labels, labels[::-1]))
     samples = {"samples": new.samples, "left_out": left_out, "classes_gained": gained, "classes_lost": lost}
     return verdict | metric | values | samples | {"ran": {"candidate": new.ran, "production": old.ran}}
 
 
 def draw_counts(groups: int) -> npt.NDArray[np.int64]:
-    """Return how often each draw of the bootstrap takes each group [DRAWS, groups]; the same in every call."""
+    """Return the count of each group in each bootstrap draw [DRAWS, groups]; the same in every call."""
     return np.random.default_rng(_SEED).multinomial(groups, np.full(groups, 1 / groups), size=DRAWS)
 
 
@@ -139,12 +139,12 @@ def find_interval(differences: npt.NDArray[np.float64]) -> tuple[float, float]:
 def loss_limit(interval: tuple[float, float], tolerance: float) -> float:
     """Return the largest loss with which a candidate is not worse, by the 95 % interval of the difference."""
     half_width = (interval[1] - interval[0]) / 2
-    # Half the width is two standard errors: so many above no loss, and below 1.5 tolerances where both fit.
+    # Half the width is about two standard errors: at least that far above 0, and if possible below 1.5 tolerances.
     return max(half_width, min(tolerance, 1.5 * tolerance - half_width))
 
 
-class _Measured(NamedTuple):
-    """The headline metric of a model, its states of each group of samples, and what ran."""
+class _Evaluation(NamedTuple):
+    """The headline metric of a model, its states per group of samples, and the runtime that ran it."""
 
     headline: Headline
     metric: Metric
@@ -153,15 +153,15 @@ class _Measured(NamedTuple):
     ran: str
 
 
-def _measure(
+def _evaluate(
     folder: CheckedFolder,
     labels: list[str],
     shards_uri: str,
     shards: ShardManifest,
     left_out: list[str],
     config: RunConfig,
-) -> _Measured:
-    """Run a model, whose outputs are of the classes `labels`, on the test split without the classes `left_out`."""
+) -> _Evaluation:
+    """Evaluate a model with outputs `labels` on the test split without the classes `left_out`."""
     import torch
     from torchmetrics import MeanMetric
 
@@ -191,17 +191,17 @@ def _measure(
         for number, (batch, places, _) in enumerate(loader.batches(), start=1):
             count, inputs = len(places), take_inputs(batch, task.signature)
             with _running(folder):
-                arrays = run({name: one.numpy() for name, one in zip(task.signature.inputs, inputs, strict=True)})
+                arrays = run({name: tensor.numpy() for name, tensor in zip(task.signature.inputs, inputs, strict=True)})
             outputs = restore_outputs(arrays, folder.document.container)
             if labels:
-                # A class that the model does not know has its lowest score.
+                # Classes unknown to the model get a score below its lowest one.
                 lowest = outputs.min(dim=1, keepdim=True).values - 1
                 outputs = lowest.repeat(1, len(shards.classes)).index_copy_(1, columns, outputs)
             if left_out and batch["label"].ndim > 1:
                 batch = {"label": batch["label"].index_fill(1, excluded, 0)}
             elif left_out:
-                known = ~torch.isin(batch["label"], excluded)
-                outputs, batch, count = outputs[known], {"label": batch["label"][known]}, int(known.sum())
+                rows = ~torch.isin(batch["label"], excluded)
+                outputs, batch, count = outputs[rows], {"label": batch["label"][rows]}, int(rows.sum())
             if count and metrics.headline.metric == LOSS:
                 with calling(config, "loss"):
                     total, weight = checked_loss(task.loss(outputs, batch, Mode(training=False)), config)
@@ -209,11 +209,11 @@ def _measure(
             elif count:
                 metrics.update(outputs, batch)
             group_samples += count
-            # The last batch of a group; a group without samples is none.
+            # After the last batch of a group; groups without samples are skipped.
             if number * GROUPS // loader.rounds > (number - 1) * GROUPS // loader.rounds and group_samples:
                 groups.append(take_states(metric))
                 samples, group_samples = samples + group_samples, 0
-    return _Measured(metrics.headline, metric, groups, samples, ran)
+    return _Evaluation(metrics.headline, metric, groups, samples, ran)
 
 
 def take_states(metric: Metric) -> list[torch.Tensor]:
@@ -226,8 +226,8 @@ def take_states(metric: Metric) -> list[torch.Tensor]:
     return states
 
 
-def metric_of(model: _Measured, counts: Sequence[int]) -> float:
-    """Return the metric with each group of samples as often as its count."""
+def metric_of(model: _Evaluation, counts: Sequence[int]) -> float:
+    """Return the metric over all groups of samples, each weighted by its count."""
     import torch
     from torchmetrics.utilities.data import dim_zero_max, dim_zero_sum
 
@@ -255,7 +255,7 @@ def _running(folder: CheckedFolder) -> Iterator[None]:
 
 
 def _make_task(files: dict[str, Path], uri: str, shards: ShardManifest, config: RunConfig) -> Task:
-    """Return the task that prepares a model's inputs: an own one by the run's code, else as the export says."""
+    """Return the task that prepares a model's inputs, from the run's code or from the export's files."""
     from trainer.tasks.loading import load_task
 
     if config.task.is_own:
@@ -275,7 +275,7 @@ def _make_task(files: dict[str, Path], uri: str, shards: ShardManifest, config: 
 
 
 def _check_tasks(folders: Sequence[CheckedFolder], config: RunConfig | None) -> RunConfig:
-    """Return the configuration, by default that of a task of the tool."""
+    """Check that both exports are of one task; return its configuration."""
     new, old = (folder.document for folder in folders)
     is_own = ":" in new.task
     if new.task != old.task or (is_own and new.signature != old.signature):
@@ -287,9 +287,9 @@ def _check_tasks(folders: Sequence[CheckedFolder], config: RunConfig | None) -> 
     if config is None and not is_own:
         config = RunConfig.model_validate({"task": {"name": new.task}})
     if config is None or config.task.name != new.task:
-        given = "not given" if config is None else f"of {config.task.name}"
+        configured = "missing" if config is None else f"of {config.task.name}"
         raise ConfigError(
-            f"the exports are of task {new.task}, --config-json is {given}",
+            f"the exports are of task {new.task}, --config-json is {configured}",
             allowed="the configuration of the candidate's run",
             todo="pass its keys code, data, model and task as --config-json",
         )

@@ -1,4 +1,4 @@
-"""Reports of a training: losses and counts, read one step late, to TensorBoard and to the progress line."""
+"""Training reports: losses and counts, read one step late, for TensorBoard and the progress line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.errors import ConfigError
 from trainer.data.device import map_tensors
 from trainer.evaluate import Evaluation
-from trainer.model.numerics import Findings, GradientGuard
+from trainer.model.numerics import GradientCounts, GradientGuard
 from trainer.report.board import Board
 from trainer.report.gauges import GpuGauges, read_memory
 from trainer.report.progress import DataReport, TrainingStatus
@@ -25,48 +25,48 @@ from trainer.tasks.task import Batch, Task
 
 @dataclass(frozen=True)
 class Reading:
-    """Results up to a step, the same on all ranks."""
+    """Values reduced over ranks up to a step."""
 
     step: int
     """Optimizer steps taken."""
     rate: float
-    """Learning rate of the newest."""
+    """Learning rate of this step."""
     loss: float | None
-    """Mean loss since the last reading, of steps that were taken; None: nothing was counted in them."""
-    found: Findings
+    """Mean loss since the last reading, without skipped steps; None if the denominator is 0."""
+    gradients: GradientCounts
     loss_scale: float | None
     sums: list[float]
-    """Values given to `send`, added over ranks."""
+    """The `extra` values of `send`, summed over ranks."""
 
 
 class Readings:
-    """Adds up losses and counts of a rank on the device between two readings; the guard's counts are read along."""
+    """Accumulates losses and counts on the device between two readings; also reads the guard's counts."""
 
     def __init__(self, device: torch.device, guard: GradientGuard) -> None:
         self._device, self._guard = device, guard
         self._step_loss = torch.zeros((), device=device)
-        # Loss and count since the last reading.
+        # Loss sum and count since the last reading.
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)
         self._pending: tuple[int, float, bool, torch.Tensor, torch.cuda.Event | None] | None = None
 
     def add(self, loss: torch.Tensor) -> None:
-        """Take in the sum of the loss of a slot."""
+        """Add the loss sum of a slot."""
         self._step_loss += loss
 
-    def end_step(self, left_out: torch.Tensor, count: torch.Tensor | int) -> None:
-        """Take in a step, unless it was left out ([] 1.0, else 0.0); `count` is the denominator of its loss."""
-        taken = left_out == 0
-        self._sums[0] += torch.where(taken, self._step_loss, 0.0)
-        self._sums[1] += torch.where(taken, count, 0)
+    def end_step(self, skipped: torch.Tensor, count: torch.Tensor | int) -> None:
+        """Add a step, unless `skipped` is 1.0; `count` is its loss denominator."""
+        is_counted = skipped == 0
+        self._sums[0] += torch.where(is_counted, self._step_loss, 0.0)
+        self._sums[1] += torch.where(is_counted, count, 0)
         self._step_loss.zero_()
 
-    def send(self, step: int, rate: float, own: list[float], scale: torch.Tensor | None) -> None:
-        """Start to add over ranks and to copy to the host; every rank must call this at the same step.
+    def send(self, step: int, rate: float, extra: list[float], scale: torch.Tensor | None) -> None:
+        """Reduce over ranks and start the copy to the host; every rank must call this at the same step.
 
-        `own` are values of this rank, to be added over ranks too.
+        `extra` values are summed over ranks too.
         """
         loss, count = self._sums
-        sums = torch.cat([loss[None], torch.tensor(own, dtype=torch.float64).to(self._device, non_blocking=True)])
+        sums = torch.cat([loss[None], torch.tensor(extra, dtype=torch.float64).to(self._device, non_blocking=True)])
         dist.all_reduce(sums)
         values = torch.cat(
             [torch.stack([count if scale is None else scale.double(), count]), self._guard.tensors(), sums]
@@ -80,10 +80,10 @@ class Readings:
         self._pending = (step, rate, scale is not None, values, arrived)
 
     def read(self) -> Reading | None:
-        """Return what was sent last, and wait for it; None if there is nothing to be read.
+        """Wait for the last `send` and return its values; None if there was none.
 
         Raises:
-            DataError: Gradients were such that training must end (trainer/model/numerics.py).
+            DataError: Non-finite gradients end training (trainer/model/numerics.py).
         """
         if self._pending is None:
             return None
@@ -92,19 +92,19 @@ class Readings:
         if arrived is not None:
             arrived.synchronize()
         scale, count, *rest = values.tolist()
-        found, loss, sums = self._guard.read(rest[:4]), rest[4], rest[5:]
-        return Reading(step, rate, loss / count if count else None, found, scale if scaled else None, sums)
+        gradients, loss, sums = self._guard.read(rest[:4]), rest[4], rest[5:]
+        return Reading(step, rate, loss / count if count else None, gradients, scale if scaled else None, sums)
 
 
 if TYPE_CHECKING:
     from trainer.train import Training
 
-# First samples of training that TensorBoard shows (`Task.first_samples`).
+# Number of training samples shown in TensorBoard (`Task.first_samples`).
 SHOWN_SAMPLES = 16
 
 
 class Reporting:
-    """One rank's part in the reports of a training, which goes on from `checkpoint`; the first rank writes them."""
+    """Reports of a training that resumes from `checkpoint`; only rank 0 writes."""
 
     def __init__(self, training: Training, checkpoint: CheckpointManifest | None, budget: Budget) -> None:
         config, data, assignment = training.config, training.data, training.assignment
@@ -133,29 +133,28 @@ class Reporting:
             first_step=training.step,
         )
         self._gauges = GpuGauges(self._rank.device, self._log)
-        # An attempt that goes on from a checkpoint finds the first slot written: step 1 is never void then.
         shows_samples = config.inspect.samples == "show" and type(self._task).first_samples is not Task.first_samples
         if training.step == 0 and shows_samples:
             self._stepper.on_model_input = self._keep_first_slot
 
     def add(self, loss: torch.Tensor) -> None:
-        """Take in the loss of a slot, summed over its samples."""
+        """Add the loss of a slot, summed over its samples."""
         self._readings.add(loss)
 
     def end_step(self, update: Update, batch_samples: int) -> None:
-        """Take in a step of as many samples."""
-        self._readings.end_step(update.left_out, update.count)
+        """Add a step of `batch_samples` samples."""
+        self._readings.end_step(update.skipped, update.count)
         self._samples += batch_samples
         self.status.step_taken()
 
     def send(self, step: int, rate: float) -> None:
-        """Start to add loss and counts over ranks; every rank must call this at the same step."""
+        """Start to reduce loss and counts over ranks; every rank must call this at the same step."""
         spent_s = self.budget.spent_s() if self._rank.is_first else 0.0
         self._readings.send(step, rate, [spent_s, *self.data.counts()], self._stepper.loss_scale)
         self._samples_sent, self._samples = self._samples, 0
 
-    def read(self, say: Callable[[str, int], None]) -> Reason:
-        """Report the last `send` by `say`, with its step; return which budget is spent, the same on all ranks.
+    def read(self, show: Callable[[str, int], None]) -> Reason:
+        """Report the last `send` through `show`, with its step; return the exceeded budget, equal on all ranks.
 
         Raises:
             ConfigError: The loss is not finite.
@@ -163,19 +162,18 @@ class Reporting:
         reading = self._readings.read()
         if reading is None:
             return ""
-        found, loss = reading.found, reading.loss
-        if loss is not None and not math.isfinite(loss) and found.in_a_row == 0:
-            # The same on all ranks, so all end here.
+        gradients, loss = reading.gradients, reading.loss
+        if loss is not None and not math.isfinite(loss) and gradients.consecutive == 0:
             raise ConfigError(
                 f"loss became {loss} at step {reading.step} (train.learning_rate = {self._learning_rate})",
                 allowed="a finite loss",
-                todo="lower train.learning_rate, or look at the data",
+                todo="lower train.learning_rate, or check the data",
             )
         spent_s, *counts = reading.sums
-        values, words = self.data.describe(counts)
+        values, details = self.data.describe(counts)
         values |= {
-            "train/gradient_norm": found.norm,
-            "train/skipped_steps": float(found.skipped),
+            "train/gradient_norm": gradients.norm,
+            "train/skipped_steps": float(gradients.skipped),
             "train/learning_rate": reading.rate,
             "train/epoch": reading.step / self._steps_per_epoch,
         }
@@ -183,24 +181,24 @@ class Reporting:
             values["train/loss_scale"] = reading.loss_scale
         if loss is not None and math.isfinite(loss):
             values["train/loss"] = loss
-        # Of the steps alone, as the mean rank has it: evaluation and checkpoints are no part of it.
+        # Mean over ranks, without evaluations and checkpoints.
         if counts[0] > 0:
             mean_s = counts[0] / self._rank.ranks
             values["train/samples_per_s"] = self._samples_sent / mean_s
             if unit := self._task.unit:
                 values[f"train/{unit}_per_s"] = counts[-1] / mean_s
-                words += f", {counts[-1] / mean_s:,.0f} {unit}/s"
+                details += f", {counts[-1] / mean_s:,.0f} {unit}/s"
         if self._board is not None:
             self._show_first_slot()
             self._board.add(reading.step, values | read_memory(self._rank.device) | self._gauges.values())
-        if found.skipped:
-            words += f", {found.skipped} steps left out (gradients not finite)"
+        if gradients.skipped:
+            details += f", {gradients.skipped} steps skipped (gradients not finite)"
         status = self.status
-        # What a narrow terminal may cut off stands last.
+        # Less important parts last: a narrow terminal cuts them off.
         shown_loss = "nothing counted" if loss is None else f"loss {loss:.4f}"
-        stands = (status.epoch(reading.step), status.left(reading.step), shown_loss)
-        parts = (", ".join(filter(None, stands)), status.validation(), words)
-        say("; ".join(filter(None, parts)), reading.step)
+        position = (status.epoch(reading.step), status.time_remaining(reading.step), shown_loss)
+        parts = (", ".join(filter(None, position)), status.validation(), details)
+        show("; ".join(filter(None, parts)), reading.step)
         return self.budget.exceeded_by(spent_s)
 
     def evaluated(
@@ -210,9 +208,9 @@ class Reporting:
         stop: Reason,
         *,
         epoch_is_over: bool,
-        say: Callable[[str, int], None],
+        show: Callable[[str, int], None],
     ) -> None:
-        """Report an evaluation on the validation split (None: there is no such split); `stop` is a spent budget."""
+        """Report an evaluation on the validation split (None: no such split); `stop` is an exceeded budget."""
         status, validation = self.status, "done, and there is no validation split"
         if evaluation is not None:
             if self._board is not None:
@@ -220,34 +218,34 @@ class Reporting:
             self.warn_of_no_number("validation", evaluation)
             status.evaluated(step, evaluation)
             validation = status.validation()
-        done, left = status.epoch(step), status.left(step)
+        position, remaining = status.epoch(step), status.time_remaining(step)
         if stop:
-            done, left = f"resources.{stop} is reached at step {step}, training ends", ""
+            position, remaining = f"resources.{stop} is reached at step {step}, training ends", ""
         elif not epoch_is_over:
-            done = f"train.max_steps {step} is reached"
-        self._log("; ".join(filter(None, (f"{done}: {validation}", left))))
-        say("; ".join(filter(None, (done, left, validation))), step)
+            position = f"train.max_steps {step} is reached"
+        self._log("; ".join(filter(None, (f"{position}: {validation}", remaining))))
+        show("; ".join(filter(None, (position, remaining, validation))), step)
 
     def warn_of_no_number(self, split: str, evaluation: Evaluation) -> None:
-        """Warn of a loss or metrics without a finite number on a split."""
+        """Warn about non-finite loss or metrics on a split."""
         for name in evaluation.without_number():
-            what = "the loss" if name == LOSS else f"metric {name}"
-            self._log(f"warning: {what} came to no finite number on the {split} split: it is left out")
+            subject = "the loss" if name == LOSS else f"metric {name}"
+            self._log(f"warning: {subject} came to no finite number on the {split} split: it is left out")
 
     def flush(self) -> None:
-        """Write what is still in memory."""
+        """Write buffered values."""
         if self._board is not None:
             self._show_first_slot()
             self._board.flush()
 
     def close(self) -> None:
-        """Write what is still in memory, and end the file."""
+        """Write buffered values and close the file."""
         if self._board is not None:
             self._show_first_slot()
             self._board.close()
 
     def _keep_first_slot(self, batch: Batch) -> None:
-        """Copy some samples on the device, without waiting for it."""
+        """Copy some samples on the device, without a sync."""
         self._stepper.on_model_input = None
         self._first_slot = map_tensors(batch, _copy_first)
 
@@ -258,7 +256,7 @@ class Reporting:
         try:
             if (content := self._task.first_samples(batch)) is not None:
                 self._board.show_first_slot(content)
-        except Exception as error:  # noqa: BLE001 - drawing raises what it likes, and this is only looked at
+        except Exception as error:  # noqa: BLE001 - user code; TensorBoard's files are optional
             self._log(f"warning: the first samples are not in TensorBoard's files: {type(error).__name__}: {error}")
 
 

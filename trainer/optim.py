@@ -1,6 +1,6 @@
-"""The optimizer, the norm of gradients, and the learning rate.
+"""Optimizer, gradient norm, and learning rate.
 
-The rate of a parameter is that of the step, which depends on the step alone, times a factor by its name.
+The rate of a parameter is the scheduled rate of the step times a factor for its name.
 """
 
 from __future__ import annotations
@@ -30,33 +30,32 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Return AdamW or SGD; vectors and scalars (biases, normalisation weights) are not decayed.
 
-    Fused: one pass over the memory, and the only kind that can be told by a tensor on the device to leave a step out.
-    Frozen parameters are left out. `factors` are from `rate_factors`; the task's `optimizer` gets the same groups.
+    Fused optimizers make one pass over the memory, and only they can skip a step by a tensor on the device. Frozen
+    parameters are excluded. `factors` are from `rate_factors`; the task's `optimizer` gets the same groups.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     by_kind: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
         factor = 1.0 if factors is None else factors[name]
-        # Sharded and whole parameters cannot be in one call of an optimizer.
+        # An optimizer cannot mix sharded and replicated parameters in one group.
         by_kind.setdefault((parameter.ndim < 2, isinstance(parameter, DTensor), factor), []).append(parameter)
     groups: list[dict[str, Any]] = [
-        {"params": of_kind, "weight_decay": 0.0 if is_vector else train.weight_decay, "rate_factor": factor}
-        for (is_vector, _, factor), of_kind in sorted(by_kind.items(), key=lambda item: item[0])
+        {"params": parameters, "weight_decay": 0.0 if is_vector else train.weight_decay, "rate_factor": factor}
+        for (is_vector, _, factor), parameters in sorted(by_kind.items(), key=lambda item: item[0])
     ]
     rate = train.learning_rate
     rated = [{**group, "lr": rate * group["rate_factor"]} for group in groups]
-    if task is not None and (own := task.optimizer(rated, rate)) is not None:
-        for group in own.param_groups:
+    if task is not None and (custom := task.optimizer(rated, rate)) is not None:
+        for group in custom.param_groups:
             group["rate_factor"] = float(group["lr"]) / rate
-        return own
+        return custom
     if train.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=rate, fused=True)
-    # torch has no fused step of SGD for sharded tensors (2.13).
+    # torch 2.13 has no fused SGD for sharded tensors.
     is_sharded = any(isinstance(parameter, DTensor) for parameter in trained.values())
     sgd = torch.optim.SGD(groups, lr=rate, momentum=train.momentum, fused=not is_sharded)
     if train.momentum:
-        # SGD would allocate them in its first step and leave them unset if that one is left out. From zero, the first
-        # step leaves the gradient in them, as it should.
+        # SGD allocates them in its first step, even if that step is skipped. Starting from zero gives the same values.
         for parameter in trained.values():
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return sgd
@@ -66,20 +65,19 @@ def make_optimizer(
 def step_optimizer(
     optimizer: torch.optim.Optimizer, *, found_inf: torch.Tensor, divisor: torch.Tensor | None = None
 ) -> None:
-    """Take an optimizer step, unless `found_inf` says to leave it out.
+    """Take an optimizer step, unless `found_inf` is 1.
 
-    Fused optimizers take both tensors as from torch.amp.GradScaler, and nothing waits for a GPU that has the
-    parameters. Of others the gradients are divided, and the host waits for the value of `found_inf`.
+    Fused optimizers take both tensors as from torch.amp.GradScaler, without a device sync. For others, gradients are
+    divided here and the host reads `found_inf`.
 
     Args:
         optimizer: From `make_optimizer`.
-        found_inf: [] float32: 1 to leave parameters and state as they are, else 0.
+        found_inf: [] float32: 1 to skip the step, else 0.
         divisor: [] float that gradients are divided by; None: 1.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if any(parameter.device.type == "cpu" for parameter in parameters):
-        # These may come from a GPU. The optimizer would copy them without waiting for the copy (torch/optim/adam.py,
-        # _fused_adam: non_blocking=True), and read what was in that memory before.
+        # The optimizer would copy them with non_blocking=True (torch/optim/adam.py, _fused_adam) and read stale memory.
         found_inf = found_inf.to("cpu")
         divisor = None if divisor is None else divisor.to("cpu")
     fused = _is_fused(optimizer)
@@ -104,28 +102,28 @@ def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
 
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[nn.Parameter], device: torch.device) -> torch.Tensor:
-    """Return the norm of all gradients together on a device, [] float32; all ranks have the same one."""
+    """Return the global gradient norm on a device, [] float32, equal on all ranks."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     sharded = [gradient for gradient in gradients if isinstance(gradient, DTensor)]
     if not sharded:
         return torch.nn.utils.get_total_norm(gradients)
     # A sharded gradient has a sharded norm.
     norms = [full_tensor(torch.nn.utils.get_total_norm(sharded)).to(device)]
-    if whole := [gradient for gradient in gradients if not isinstance(gradient, DTensor)]:
-        norms.append(torch.nn.utils.get_total_norm(whole))
-    return torch.linalg.vector_norm(torch.stack(norms)) if whole else norms[0]
+    if replicated := [gradient for gradient in gradients if not isinstance(gradient, DTensor)]:
+        norms.append(torch.nn.utils.get_total_norm(replicated))
+    return torch.linalg.vector_norm(torch.stack(norms)) if replicated else norms[0]
 
 
 def clip_divisor(norm: torch.Tensor, most: float) -> torch.Tensor:
-    """Return the divisor of gradients of a norm after which it is at most `most`: 1 where it is already."""
+    """Return the divisor that clips gradients of a norm to `most`; at least 1."""
     return ((norm + _CLIP_EPSILON) / most).clamp(min=1.0)
 
 
 def learning_rate(step: int, *, total_steps: int, train: TrainSection, task: Task | None = None) -> float:
     """Return the rate of optimizer step `step` (from 0): linear warmup, then the cosine or constant of train.schedule.
 
-    A task may have a `schedule` of its own, the factor of the peak. The cosine is that of Loshchilov and Hutter,
-    "SGDR", 2016, without restarts.
+    A task's `schedule` overrides it with a factor of the peak. The cosine is from Loshchilov and Hutter, "SGDR", 2016,
+    without restarts.
     """
     peak = train.learning_rate
     if task is not None and (factor := task.schedule(step, total_steps)) is not None:
@@ -140,7 +138,7 @@ def learning_rate(step: int, *, total_steps: int, train: TrainSection, task: Tas
 
 
 def rate_factors(model: nn.Module, train: TrainSection) -> dict[str, float]:
-    """Return the factor of the learning rate of each parameter of an unwrapped network, by train.learning_rates.
+    """Return the learning rate factor of each parameter of an unwrapped network, from train.learning_rates.
 
     Raises:
         ConfigError: A pattern matches no parameter, or two of them match one.
@@ -152,9 +150,9 @@ def rate_factors(model: nn.Module, train: TrainSection) -> dict[str, float]:
         if not matched:
             raise no_match("train.learning_rates", pattern, names)
         for name in matched:
-            if (other := matches.setdefault(name, pattern)) != pattern:
+            if (previous_pattern := matches.setdefault(name, pattern)) != pattern:
                 raise ConfigError(
-                    f"train.learning_rates: {other!r} and {pattern!r} both match {name}",
+                    f"train.learning_rates: {previous_pattern!r} and {pattern!r} both match {name}",
                     allowed="patterns that match different parameters, since none of two comes first",
                     todo="narrow one of them; what none matches has train.learning_rate itself",
                 )
@@ -162,13 +160,13 @@ def rate_factors(model: nn.Module, train: TrainSection) -> dict[str, float]:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Set the rate of all parameter groups, each times its factor."""
+    """Set the rate of all parameter groups to `value` times their factor."""
     for group in optimizer.param_groups:
         group["lr"] = value * group["rate_factor"]
 
 
 def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return the optimizer's tensors as `parameter/entry`, in the order of the model, the same on all ranks."""
+    """Return the optimizer's tensors as `parameter/entry`, in model order on all ranks."""
     return {
         f"{name}/{entry}": value
         for name, parameter in model.named_parameters()
@@ -178,19 +176,18 @@ def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 
 def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: Group) -> None:
-    """Put back what `named_state` returned, on the device of the parameters.
+    """Restore the result of `named_state` on the device of the parameters.
 
-    A tensor of its parameter's shape is sharded like it and has its memory layout: fused optimizers go through the
-    memory of both side by side.
+    A tensor with its parameter's shape gets the parameter's sharding and memory layout, which fused optimizers require.
     """
     parameters = dict(model.named_parameters())
     for key, value in state.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
         if tuple(value.shape) == tuple(parameter.shape):
-            found = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
-            copy_tensor(found, value)
+            restored = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
+            copy_tensor(restored, value)
         else:
-            # Fused optimizers want it beside the parameter; others read it on the host in each step.
-            found = value[...].to(parameter.device if _is_fused(optimizer) else "cpu", copy=True)
-        optimizer.state[parameter][entry] = found
+            # Fused optimizers need it on the parameter's device; others read it on the host.
+            restored = value[...].to(parameter.device if _is_fused(optimizer) else "cpu", copy=True)
+        optimizer.state[parameter][entry] = restored

@@ -1,7 +1,6 @@
-"""Outcomes of each sample of the test split: gathered from all ranks, and written as test-predictions.parquet.
+"""Per-sample outcomes of the test split, gathered from all ranks and written as test-predictions.parquet.
 
-They are in memory at the first rank: of a classification 300 bytes per sample, 350 while the file is written (of
-200,000 samples with paths of 28 characters), so 1 GB holds three million. Ranks send theirs pickled, beside that.
+Rank 0 keeps them in memory: about 350 bytes per sample for classification, so 1 GB is enough for three million.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ _COLUMNS = (*_NAMED_COLUMNS, "probability")
 
 @dataclass(frozen=True)
 class SplitOutcomes:
-    """Outcomes of all samples of a split, in its order."""
+    """Outcomes of all samples of a split, in split order."""
 
     columns: Columns
-    """Of the task's `outcomes`, and `shard` and `key` of each sample."""
+    """Columns of the task's `outcomes`, plus `shard` and `key`."""
     paths: list[str | None]
-    """Path of each sample in its source, or the beginning of its row; None: not known, or not to be shown."""
+    """Source path of each sample, or the beginning of its row; None: unknown or hidden."""
 
     def to_parquet(self, classes: Sequence[str]) -> bytes:
-        """Return the file: key, path, and the columns label, answer and probability that the task has.
+        """Return the Parquet file: key, path, and the task's columns label, answer and probability.
 
-        Places in `classes` become names. A column of something else than numbers, texts or lists of these is JSON.
+        Class indices become class names. Columns of other types than numbers, strings and their lists become JSON.
 
         Raises:
-            TypeError: A column has values that JSON has not.
+            TypeError: A column has values without a JSON form.
         """
         import pyarrow as pa  # type: ignore[import-untyped]
         from pyarrow import parquet
@@ -67,17 +66,17 @@ class SplitOutcomes:
 
 
 class OutcomeCollector:
-    """Outcomes of the samples that one rank evaluates; `gather` returns those of all ranks."""
+    """Collects outcomes of one rank; `gather` returns those of all ranks."""
 
     def __init__(self, task: Task, config: RunConfig) -> None:
         self._task, self._config = task, config
         self._batches: list[tuple[int, Columns, list[str | None]]] = []
 
     def add(self, outputs: Outputs, batch: EvaluationBatch) -> None:
-        """Take a batch in.
+        """Add the outcomes of a batch.
 
         Raises:
-            ConfigError: The task's `outcomes` fails, or returns something else than a value per sample.
+            ConfigError: The task's `outcomes` fails, or does not return one value per sample.
         """
         samples = len(batch.places)
         with calling(self._config, "outcomes"):
@@ -94,7 +93,7 @@ class OutcomeCollector:
         self._batches.append((batch.places.start, columns, [origin.path for origin in batch.origins]))
 
     def gather(self, rank: Rank) -> SplitOutcomes | None:
-        """Return the outcomes of all ranks at the first one, None at the others; all ranks call this.
+        """Return the outcomes of all ranks on rank 0, None on others; collective.
 
         Raises:
             ConfigError: Batches have different columns.
@@ -107,7 +106,7 @@ class OutcomeCollector:
         return self.join()
 
     def join(self) -> SplitOutcomes:
-        """Return the outcomes of the batches that were taken in, or gathered; they are here no more afterwards.
+        """Return the outcomes of the added or gathered batches, and clear the collector.
 
         Raises:
             ConfigError: Batches have different columns.
@@ -117,7 +116,7 @@ class OutcomeCollector:
             raise task_error(
                 self._config, "outcomes", "returned different columns for two batches", allowed="always the same ones"
             )
-        # Parts are freed as they are joined.
+        # pop() frees each part as it is joined.
         columns = {name: _joined([columns.pop(name) for _, columns, _ in batches]) for name in list(batches[0][1])}
         return SplitOutcomes(columns, [path for _, _, paths in batches for path in paths])
 
@@ -127,14 +126,14 @@ def _on_host(values: Any) -> Any:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Return arrays as one, where samples have the same shape in all of them; else a list."""
+    """Concatenate arrays of equal sample shapes; otherwise return a list."""
     if all(isinstance(part, np.ndarray) and part.shape[1:] == parts[0].shape[1:] for part in parts):
         return np.concatenate(parts)
     return [value for part in parts for value in part]
 
 
 def plain(value: Any) -> Any:
-    """Return numpy's and torch's numbers and arrays as Python's."""
+    """Convert numpy and torch values to Python values."""
     if isinstance(value, np.ndarray | np.generic | torch.Tensor):
         return value.tolist()
     if isinstance(value, list | tuple):
@@ -143,7 +142,7 @@ def plain(value: Any) -> Any:
 
 
 def class_names(value: Any, classes: Sequence[str]) -> Any:
-    """Return a value with names in place of whole numbers that are places in `classes`."""
+    """Replace class indices by class names."""
     if isinstance(value, list):
         return [class_names(part, classes) for part in value]
     is_place = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(classes)

@@ -1,6 +1,6 @@
 """One optimizer step: slots forward and backward, then the update of the network and all that follows it.
 
-Nothing in a step waits for the device: losses and findings about gradients stay there until they are read.
+A step never waits for the device: losses and gradient counts stay there until they are read.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Update:
-    """The outcome of an optimizer step; tensors on the device."""
+    """Result of an optimizer step; tensors on the device."""
 
-    left_out: torch.Tensor
-    """[] 1.0 if it was left out, since its gradients were not finite or nothing counted in it, else 0.0."""
+    skipped: torch.Tensor
+    """[] 1.0 if the step was skipped because of non-finite gradients or a zero loss denominator, else 0.0."""
     count: torch.Tensor | int
-    """Denominator of the loss of its global batch."""
+    """Loss denominator of the global batch."""
 
 
 class Stepper:
     """The network of one rank, spread over all ranks, with its optimizer, average and loss scale.
 
-    `initial` is what was taken of the weights to start from; `on_model_input` is called with the network's next batch.
+    `initial` reports on the weights of model.weights. `on_model_input` is called with each batch before the network.
     """
 
     def __init__(
@@ -97,16 +97,15 @@ class Stepper:
             dtype=numerics.dtype,
             find_unused=network.leaves_out,
         )
-        # Another module may stand there: SyncBatchNorm.
+        # SyncBatchNorm may have replaced modules.
         keep_statistics(self.model, network.frozen.norms)
-        # A compilation for each size of slot: one that fits all sizes would depend on which were seen before a resume.
+        # Compiled per slot size: a dynamic graph would depend on the sizes seen before a resume.
         wrapped = self._parallel.wrapped
         self._forward = torch.compile(wrapped, dynamic=False) if numerics.compile else wrapped
         self._optimizer = make_optimizer(self.model, train, factors, task)
         self._average = MovingAverage(self.model, train.ema_decay) if train.ema_decay else None
         self._slots_of_step = 0
-        # Buffers that a forward pass of training writes to, by name, and as module and attribute: a module may replace
-        # the tensor of a buffer.
+        # Buffers written by training passes: names, and (module, attribute), since a module may replace the tensor.
         self._written: set[str] = set()
         self._changing: list[tuple[nn.Module, str]] | None = None
         self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
@@ -115,23 +114,22 @@ class Stepper:
 
     @property
     def model(self) -> nn.Module:
-        """The network itself, without the wrapper that spreads it."""
+        """The network without its DDP wrapper."""
         return self._parallel.module
 
     def check_slots_of_one(self, samples: int, slot_size: int, config: RunConfig | None = None) -> None:
-        """Refuse slots of one sample where the model cannot train on them (ConfigError).
+        """Raise ConfigError if there are slots of one sample and the model cannot train on them.
 
-        `samples` are those of an epoch; `config` has the global batch of all machines, where this one stands for
-        several (None: the stepper's own).
+        `samples` is the number per epoch. `config`, by default the stepper's, has the global batch of all machines.
         """
         inputs = self._task.inputs(self._task.example(1))
         check_slots_of_one(self.model, inputs, config or self._config, samples, slot_size, self._log)
         release_gathered(self.model)
 
     def warm_up(self, slot_size: int, samples: int | None = None) -> None:
-        """Make the first step's sums those of all steps (trainer/parallel/), and compile; before state is loaded.
+        """Run dummy passes so that gradient buckets are final (trainer/parallel/), and compile; before state is loaded.
 
-        With the samples per epoch the smaller slots of its last batch are compiled too, while no peer waits for them.
+        With `samples` (per epoch), the smaller slots of the last batch are compiled too, while no peer waits for them.
 
         Raises:
             ConfigError: torch.compile cannot compile the network.
@@ -149,7 +147,7 @@ class Stepper:
         self._require_saved_buffers()
 
     def _example_loss(self, batch: Batch, size: int) -> torch.Tensor:
-        # Of all passes: some buffers are written in the first one alone, and that state is put back afterwards.
+        # Recorded in every pass: some buffers are written in the first one only, and then restored.
         with written_buffers(self.model) as names:
             outputs = self._outputs(batch)
         self._written |= names
@@ -159,8 +157,8 @@ class Stepper:
 
     @contextmanager
     def _naming_compiler(self) -> Iterator[None]:
-        """Raise failures of torch.compile as the user's error; errors of the network's own code pass."""
-        # Not before it is needed: it takes seconds to import.
+        """Raise failures of torch.compile as ConfigError; errors of the network's code pass through."""
+        # Imported late: it takes seconds.
         from torch._dynamo.exc import TorchDynamoException
 
         try:
@@ -177,7 +175,7 @@ class Stepper:
             ) from error
 
     def _require_saved_buffers(self) -> None:
-        """Refuse buffers that a forward pass of training writes to and that are in no state_dict (persistent=False)."""
+        """Raise ModelError if training writes to a buffer with persistent=False."""
         saved = {id(tensor) for tensor in self.model.state_dict(keep_vars=True).values()}
         unsaved = [name for name in sorted(self._written) if id(self.model.get_buffer(name)) not in saved]
         if unsaved:
@@ -194,7 +192,7 @@ class Stepper:
     def state(self) -> dict[str, Tensors]:
         """Return the tensors that a resume needs, by group and name.
 
-        They are the live ones, some of them sharded (trainer/parallel/): copy before the next step.
+        They are not copies, and some are sharded (trainer/parallel/): copy them before the next step.
         """
         groups = {
             "model": self.model.state_dict(),
@@ -208,36 +206,36 @@ class Stepper:
         return groups
 
     def share_buffers(self) -> None:
-        """Give every rank the first rank's buffers, all of them; every rank must call this."""
+        """Broadcast all buffers of rank 0; every rank must call this."""
         share_buffers(self.model.buffers())
 
     def _buffers_that_change(self) -> Iterable[torch.Tensor]:
-        """Return the buffers that a forward pass of training writes to; all of them before `warm_up`."""
+        """Return the buffers that training passes write to; before `warm_up`, all buffers."""
         if self._changing is None:
             return self.model.buffers()
         return [getattr(module, name) for module, name in self._changing]
 
     def full_model_state(self) -> Tensors:
-        """Return whole parameters and buffers, on the first rank; all ranks must call this."""
+        """Return unsharded parameters and buffers on rank 0; all ranks must call this."""
         gathered = {}
         for name, tensor in self.model.state_dict().items():
-            # On the CPU at once where it was gathered: the whole network may not fit on the device.
+            # Gathered tensors move to the CPU at once: the whole network may not fit on the device.
             full = full_tensor(tensor)
             if self._rank.is_first:
                 gathered[name] = full if full is tensor else full.cpu()
         return gathered
 
     def load(self, groups: Groups, *, where: str) -> None:
-        """Load a checkpoint's tensors, saved with any strategy and number of ranks; of sharded ones this rank's rows.
+        """Load a checkpoint saved with any strategy and number of ranks; `where` is its URI.
 
         Raises:
-            DataError: They are not of this network and its optimizer; `where` is the checkpoint's URI.
+            DataError: The tensors do not match this network and its optimizer.
         """
-        mine = self.state()
-        require_groups(groups, set(mine) - {"guard"}, where=where)
-        require_same(groups["model"], mine["model"], where=where)
-        if "ema" in mine:
-            require_same(groups["ema"], mine["ema"], where=where)
+        current = self.state()
+        require_groups(groups, set(current) - {"guard"}, where=where)
+        require_same(groups["model"], current["model"], where=where)
+        if "ema" in current:
+            require_same(groups["ema"], current["ema"], where=where)
         require_optimizer_state(groups["optimizer"], dict(self.model.named_parameters()), where=where)
         load_state(self.model, groups["model"])
         load_named_state(self.model, self._optimizer, groups["optimizer"])
@@ -249,7 +247,7 @@ class Stepper:
             self._scale.load({name: value[...] for name, value in groups["scaler"].items()})
 
     def load_evaluated(self, groups: Groups) -> None:
-        """Load the weights of a checkpoint that were evaluated as parameters; the optimizer stays as it is."""
+        """Load the evaluated weights of a checkpoint as parameters; the optimizer is unchanged."""
         load_state(self.model, groups["model"])
         if self._average is not None:
             self._average.load(groups["ema"])
@@ -257,42 +255,42 @@ class Stepper:
 
     @property
     def evaluated_weights(self) -> Literal["model", "ema"]:
-        """Group of the weights that are evaluated and published."""
+        """Checkpoint group of the evaluated and published weights."""
         return "model" if self._average is None else "ema"
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[nn.Module]:
-        """Yield the network with the weights that are evaluated; its parameters are as before afterwards."""
+        """Yield the network with the evaluated weights; its parameters are restored afterwards."""
         with nullcontext() if self._average is None else self._average.in_place():
             yield self.model
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def compute(self, slot: SlotBatch, clock: DataClock, *, largest: bool = False, alone: bool = False) -> torch.Tensor:
-        """Run one slot, or with `largest` the longest samples that there may be, forward and backward.
+        """Run one slot forward and backward; return the sum of its loss, [].
 
-        With `alone` the other ranks need not do the same: a slot that is not the last of its step has no collective.
-        Return the sum of its loss, [].
+        With `largest`, samples have the maximum length. With `alone`, other ranks need not call it: there is no
+        collective before the last slot of a step.
         """
         request = slot.request
-        # Dropout draws from torch's global generator: its stream is that of the slot, whoever computes it.
+        # Dropout uses torch's global generator, seeded by the slot, whichever rank computes it.
         torch.manual_seed(hash_integers(self._config.run.seed, request.step, request.slot))
         task = self._task
         batch = task.largest_example(len(request.samples)) if largest else task.to_model(slot.batch, clock)
         if self.on_model_input is not None:
             self.on_model_input(batch)
         if self._slots_of_step == 0 and not alone:
-            # Ranks see other slots, so their running statistics part within a step; the first rank's go on.
+            # Running statistics differ between ranks after a step: rank 0's are authoritative.
             share_buffers(self._buffers_that_change())
-        # A repeated slot, there for the collectives only, leaves no trace. A rank that has no slot at all in a step
-        # may be the first one, whose statistics count: it takes in its neighbour's.
+        # A repeated slot, run for the collectives only, must not change buffers. Rank 0, whose statistics count, may
+        # have no slot in a step: then it keeps those of its neighbour's slot.
         repeated = not request.counts and self._slots_of_step > 0
         self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
         with self._parallel.reducing(request.last_of_step), buffers_restored(self.model) if repeated else nullcontext():
             loss, count = self._slot_loss(batch)
             loss = loss * (1.0 if request.counts else 0.0)
             self._denominator.add(count, request)
-            # Ranks' gradients are averaged; the true mean divides by the count of the global batch.
+            # Gradients are averaged over ranks; the loss is divided by the denominator of the global batch.
             share = loss * (self._rank.ranks / self._denominator.divides_slots_by(request))
             (share if self._scale is None else share * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -312,23 +310,23 @@ class Stepper:
             norm = norm / scale
         count, correction = self._denominator.take()
         if correction is not None:
-            # A step that counts nothing has no gradient.
+            # A step with denominator 0 has no gradient.
             norm = torch.where(correction == 0, 0.0, norm / correction)
-        left_out = self.guard.judge(norm, step, scale)
-        skipped = left_out if correction is None else torch.maximum(left_out, (correction == 0).float())
+        nonfinite = self.guard.update(norm, step, scale)
+        skipped = nonfinite if correction is None else torch.maximum(nonfinite, (correction == 0).float())
         clip = None if self._max_norm is None else clip_divisor(norm, self._max_norm)
         divisors = [divisor for divisor in (scale, correction, clip) if divisor is not None]
         set_learning_rate(self._optimizer, rate)
         step_optimizer(self._optimizer, found_inf=skipped, divisor=reduce(torch.mul, divisors) if divisors else None)
         self._optimizer.zero_grad(set_to_none=True)
         if self._scale is not None:
-            self._scale.update(left_out)
+            self._scale.update(nonfinite)
         if self._average is not None:
             self._average.update(step, skipped)
         return Update(skipped, count)
 
     def drop_slots(self) -> None:
-        """Forget the slots since the last update, and their gradients."""
+        """Discard the slots since the last update, and their gradients."""
         self._optimizer.zero_grad(set_to_none=True)
         self._slots_of_step = 0
         self._denominator.drop()

@@ -1,7 +1,7 @@
 """The training stage: `python -m trainer.task --root URI --shards URI [--profile URI] --config URI ...`.
 
-This process decides about reuse, starts the ranks (trainer/worker.py) and waits; on one machine it imports no torch.
-On several machines the same command runs on each (docs/launch.md).
+This process decides about reuse, starts the ranks (trainer/worker.py) and waits. The same command runs on each machine
+(docs/launch.md). On a single machine it imports no torch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from trainer.supervise.notice import metadata_host
 from trainer.tasks.shard_checks import load_shards
 from trainer.weights.previous import find_initial_weights, with_arguments_of_weights
 
-# Where Vertex AI's TensorBoard looks, set where the job has one:
+# Log folder of Vertex AI's TensorBoard, set if the job has one:
 # https://docs.cloud.google.com/vertex-ai/docs/experiments/tensorboard-training
 TENSORBOARD_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
 
 
 def execute(stage: Stage) -> str:
-    """Train to the end, from the newest valid checkpoint if there is one."""
+    """Train to the end, resuming from the newest valid checkpoint."""
     began_at = time.monotonic()
     nodes = find_nodes(os.environ, stage.config.resources)
     record = JobRecord(stage.place, nodes.job_id)
@@ -43,7 +43,7 @@ def execute(stage: Stage) -> str:
     try:
         return _train(stage, nodes, record, began_at)
     except UserError as error:
-        # The platform starts whatever ended with an error again; this one would end the same way each time.
+        # Recorded, so that the platform's restarts fail at once.
         if not stage.locate:
             record.end(ErrorDocument.of(error))
         raise
@@ -67,7 +67,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
     if profile is not None:
         for difference in find_differences(profile, machine, stage.config.train):
             stage.log(f"warning: {difference}")
-    # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
+    # Called for its errors only; the ranks decide with the recorded slot size.
     if not has_checkpoint(output.uri):
         choose_batch_layout(stage.config, ranks=world_size, profile=profile, recorded=None)
     threads, warning = choose_threads(stage.config, ranks=ranks)
@@ -93,7 +93,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
         stage.keep(folder, storage.join(output.uri, folder.name))
     if uri := os.environ.get(TENSORBOARD_VARIABLE):
         stage.keep(assignment.tensorboard_folder, storage.normalise(uri.rstrip("/")))
-    # Elsewhere a stop is somebody's who sits here, and no preemption (contracts/goodput.py).
+    # On other machines a stop is a user's interrupt, not a preemption (contracts/goodput.py).
     preemptible = nodes.platform != "local" or metadata_host() is not None
     stage.events.emit("machine", node_rank=nodes.node_rank, nodes=nodes.nodes, preemptible=preemptible)
     if nodes.platform != "local":
@@ -103,7 +103,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
         run_ranks(launcher)
     except Preempted:
         if launcher.stop.number == signal.SIGINT:
-            # No platform sends it: a user has interrupted, wherever this runs (contracts/goodput.py).
+            # No platform sends SIGINT: a user interrupted (contracts/goodput.py).
             stage.events.emit("interrupted", signal=signal.SIGINT.name)
         raise
     result = CheckpointManifest.load(output.uri)

@@ -45,7 +45,7 @@ from trainer.supervise.vote import StopAgreement, Vote
 from trainer.tasks.metrics import check_metrics
 from trainer.weights.start import StartWeights
 
-# Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
+# Optimizer steps between loss readings; each costs a reduction and a device sync.
 LOG_EVERY_STEPS = 20
 EndedBy = Reason | Literal["epochs", "max_steps", "early_stopping"]
 
@@ -77,25 +77,24 @@ class Training:
         )
         self.schedule = Schedule(self.config.checkpoint, is_first=rank.is_first)
         with ledger.sections.inside("restore"):
-            found = self.checkpoints.resume()
-        checkpoint = found.manifest
+            resumed = self.checkpoints.resume()
+        checkpoint = resumed.manifest
         profile = ProfileReport.load(assignment.profile) if assignment.profile else None
         self.profile_fingerprint = profile.fingerprint if profile else ""
         if checkpoint is not None:
-            require_same_inputs(found.uri, checkpoint, assignment.made_from)
+            require_same_inputs(resumed.uri, checkpoint, assignment.made_from)
         recorded = checkpoint.numerics if checkpoint else {}
         self.numerics = decide_numerics(self.config.train, recorded, self.log)
         self.layout = self._decide_layout(profile, checkpoint)
         self.order = self.data.choose_order(self.layout, checkpoint)
         self.progress = Progress() if checkpoint is None else Progress.of(checkpoint)
-        # A checkpoint has its own weights.
         start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, ledger.sections.alive)
         self.stepper = Stepper(self.config, self.data.task, rank, self.numerics, self.log, start)
         self.stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
         self.stepper.warm_up(self.layout.slot_size, self.data.samples)
         self.initial = checkpoint.initial if checkpoint else self.stepper.initial
         if checkpoint is not None:
-            self._restore(found.uri, checkpoint)
+            self._restore(resumed.uri, checkpoint)
         budget = Budget.of_attempt(
             self.config.resources,
             Path(assignment.attempt_folder),
@@ -105,8 +104,8 @@ class Training:
         )
         self.reporting = Reporting(self, checkpoint, budget)
         samples = {name: split.samples for name, split in self.data.manifest.splits.items()}
-        total, of_epoch = self.total_steps, self.data.steps_per_epoch
-        self.log(describe_start(self.config, self.stepper.model, samples, total_steps=total, steps_per_epoch=of_epoch))
+        total, per_epoch = self.total_steps, self.data.steps_per_epoch
+        self.log(describe_start(self.config, self.stepper.model, samples, total_steps=total, steps_per_epoch=per_epoch))
         self.ended_by: EndedBy = ""
         self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources), schedule=self.schedule)
 
@@ -128,7 +127,7 @@ class Training:
         self._rank_log.progress(step, self.total_steps, message)
 
     def environment(self) -> dict[str, str]:
-        """Return what decides the bits besides the configuration."""
+        """Return the environment that affects the exact numbers, besides the configuration."""
         return describe_environment(self.config, self.rank, self.layout, self.numerics)
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ class Training:
         self.log(f"{layout.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
         if idle := layout.idle_ranks(self.config.train.global_batch_size, self.rank.ranks):
             self.log(
-                f"warning: {idle} of {self.rank.ranks} ranks have nothing to do: train.global_batch_size "
+                f"warning: {idle} of {self.rank.ranks} ranks are idle: train.global_batch_size "
                 f"{self.config.train.global_batch_size} in slots of {layout.slot_size}, as the checkpoint has them, "
                 f"makes {self.rank.ranks - idle} slots; fewer machines are as fast (resources.ranks, resources.nodes)"
             )
@@ -162,10 +161,10 @@ class Training:
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Take all steps that remain.
+        """Take all remaining steps.
 
         Raises:
-            Preempted: All ranks agreed to stop before the last one, and saved.
+            Preempted: All ranks agreed to stop early, and saved.
         """
         number, ranks, nodes = self.checkpoints.attempt_number, self.rank.ranks, self.assignment.nodes
         self.ledger.resume(self.step, number=number, ranks=ranks, nodes=nodes)
@@ -177,13 +176,13 @@ class Training:
         except Exception as error:
             if not isinstance(error, UserError) and not is_allocation_error(error):
                 raise
-            # Once corrected, training goes on from what was saved last. Where that fails too, this error counts.
+            # Finish writing the last checkpoint, so that training can resume from it; errors here are secondary.
             with self.ledger.sections.inside("checkpoint"), suppress(Exception):
                 self.checkpoints.wait()
             raise
         finally:
             ahead.close()
-        # The last checkpoint must be durable, whatever comes next.
+        # The last checkpoint must be durable before evaluation.
         with self.ledger.sections.inside("checkpoint"):
             self.checkpoints.wait(together=True)
         self.reporting.close()
@@ -195,7 +194,7 @@ class Training:
             self.ended_by = ended_by
             return
         sections, clock = self.ledger.sections, self.reporting.data.clock
-        # The clock within the copying: there the host may wait for the GPU's computing, which is no wait for data.
+        # The clock excludes to_device, where the host may wait for the GPU.
         loaded = sections.steps_of(clock.slots(self.data.slots(self.progress.position, ahead)))
         self.stepper.model.train()
         for slot in to_device(loaded, self.rank.device, clock):
@@ -212,7 +211,7 @@ class Training:
             sections.stepped(self.step)
             clock.step_done()
             agreed = self.vote.step_done()
-            # The reading of an earlier step: that of this one would wait for the device.
+            # Reads an earlier step: the current one would need a device sync.
             stop = self.reporting.read(self._show_progress)
             ends = bool(stop) or self.step >= self.total_steps
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over() or ends:
@@ -224,15 +223,15 @@ class Training:
                 self.leave(agreed)
             elif self.schedule.is_due(self.step):
                 self._save()
-            self.ledger.tell_sometimes()
-            # The reason in the checkpoint first: a resume from it does not know of a budget.
+            self.ledger.emit_if_due()
+            # Reasons recorded in the checkpoint take precedence over a budget.
             self.ended_by = self._is_over() or stop
             if self.ended_by:
                 return
             clock.restart()
 
     def _is_over(self) -> EndedBy:
-        """Return the reason of a checkpoint of this step to end training; empty: there is none."""
+        """Return why training ends at this step, apart from budgets; empty if it continues."""
         if self.step >= self.total_steps:
             return "epochs" if self.epoch == self.config.train.epochs else "max_steps"
         return "early_stopping" if is_over(self.progress.early_stopping, self.config.train.early_stopping) else ""
@@ -241,29 +240,31 @@ class Training:
         return self.progress.position % self.data.samples == 0
 
     def _complete_epoch(self, stop: Reason, agreed: StopAgreement | None) -> None:
-        """Evaluate and save; if a stop was agreed, only save, and leave the evaluation to the next attempt."""
+        """Evaluate and save. If a stop was agreed, only save; the next attempt evaluates."""
         self.progress = replace(self.progress, evaluation_due=True)
         if agreed is None:
             self._evaluate_epoch(stop)
         if self.vote.agreed is not None:
             self.leave(self.vote.agreed)
-        # It may be the best.
+        # It may be the best checkpoint.
         self._save(required=True)
 
     def _evaluate_epoch(self, stop: Reason) -> None:
         self.stepper.share_buffers()
-        found = self.evaluate_split("validation")
+        evaluation = self.evaluate_split("validation")
         if self.vote.agreed is not None:
             return
-        self.progress = self.progress.with_evaluation(found, self.step, self.config.train.early_stopping)
-        self.reporting.evaluated(self.step, found, stop, epoch_is_over=self._epoch_is_over(), say=self._show_progress)
+        self.progress = self.progress.with_evaluation(evaluation, self.step, self.config.train.early_stopping)
+        self.reporting.evaluated(
+            self.step, evaluation, stop, epoch_is_over=self._epoch_is_over(), show=self._show_progress
+        )
 
     def evaluate_split(self, split: str, outcomes: OutcomeCollector | None = None) -> Evaluation | None:
-        """Evaluate on a split; on a part of it, if a stop was agreed meanwhile."""
+        """Evaluate on a split; the result is partial if a stop is agreed meanwhile."""
         sections, loader = self.ledger.sections, self.data.evaluation(split, self.numerics)
 
         def until_stopped(batches: Iterator[EvaluationBatch], rounds: int) -> Iterator[EvaluationBatch]:
-            return sections.each_alive(self.vote.rounds_of(batches, rounds))
+            return sections.with_progress(self.vote.rounds_of(batches, rounds))
 
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
             return evaluate(
@@ -281,7 +282,7 @@ class Training:
     # --- stopping -----------------------------------------------------------------------------------------------------
 
     def leave(self, agreed: StopAgreement, *, save: bool = True) -> NoReturn:
-        """Save and leave: all ranks are here at the same step.
+        """Save and raise; all ranks call this at the same step.
 
         Raises:
             Preempted: Always.
@@ -291,32 +292,32 @@ class Training:
         if save:
             self._save(required=True)
             self.checkpoints.wait()
-        self.ledger.stopped(agreed.words)
-        # The others do not wait for the first rank's writing.
+        self.ledger.stopped(agreed.description)
+        # Only rank 0 waits for the write.
         saved = "which is saved" if self.rank.is_first else "which the first rank saves"
-        # A rank of a machine where none was told is needed again as soon as the other machine is back.
+        # If another machine was preempted, this one restarts its ranks when that machine is back.
         node = agreed.rank // self.assignment.ranks
-        told = bool(self._stop.wanted) or node == self.assignment.node_rank
-        kind = Preempted if told else PeerPreempted
-        raise kind(f"stopped by {agreed.words} at step {self.step}, {saved}; the same command continues")
+        was_requested = bool(self._stop.cause) or node == self.assignment.node_rank
+        kind = Preempted if was_requested else PeerPreempted
+        raise kind(f"stopped by {agreed.description} at step {self.step}, {saved}; the same command continues")
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save(self, *, required: bool = False) -> None:
-        """Save everything that a resume needs; `required`: wait for an earlier save that is still being written."""
+        """Save a checkpoint; `required`: wait for a running save instead of skipping this one."""
         sections = self.ledger.sections
         with sections.inside("stop" if sections.now.section == "stop" else "checkpoint"):
             self._write_checkpoint(required=required)
-        self.ledger.tell()
+        self.ledger.emit_time()
 
     def _write_checkpoint(self, *, required: bool) -> None:
-        # Before the checkpoint exists: a resume from it does not show again what is written here.
+        # Before the checkpoint: a resume from it does not report these steps again.
         self.reporting.flush()
-        # A step that must end training must not be passed over by a resume.
-        found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
+        # Raises if gradients must end training: such a step must not be saved.
+        gradients = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
         self.stepper.share_buffers()
-        self.checkpoints.save(describe_checkpoint(self, found.skipped), self.stepper.state(), required=required)
-        # Whether or not it was left out, which only the first rank knows.
+        self.checkpoints.save(describe_checkpoint(self, gradients.skipped), self.stepper.state(), required=required)
+        # Also after a skipped save, which only rank 0 knows about.
         self.schedule.saved()
 
 
@@ -324,8 +325,8 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: Rank
     """Train as one rank, from the newest valid checkpoint to the end.
 
     Raises:
-        Preempted: All ranks agreed to stop before it, and saved.
-        OutOfMemory: There is less memory than a step needs.
+        Preempted: All ranks agreed to stop early, and saved.
+        OutOfMemory: A step needs more memory than there is.
     """
     config = RunConfig.model_validate(assignment.config)
     with out_of_memory_explained(config, rank, supervisor.account.sections, lambda: has_checkpoint(assignment.folder)):
@@ -335,13 +336,13 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: Rank
             events.emit("ready")
         limit_collectives(longest_wait_s(training.config.resources), besides=training.checkpoints.group)
         if rank.device.type == "cuda":
-            # The peak of set-up, which tries more than a step does, is not that of steps.
+            # Exclude set-up, which uses more memory than a step.
             torch.cuda.reset_peak_memory_stats(rank.device)
         try:
             training.run()
             finish(training)
         except Preempted:
-            # To let go of a loader would wait for its processes, which may be busy.
+            # Closing the loader would wait for busy processes.
             end_loader_processes()
             raise
         supervisor.finished()

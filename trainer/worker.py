@@ -1,6 +1,6 @@
-"""The entry of a rank: `python -m trainer.worker ASSIGNMENT LAUNCHER_PID`, started by trainer/launch, never by hand.
+"""Entry point of a rank: `python -m trainer.worker ASSIGNMENT LAUNCHER_PID`, started by trainer/launch.
 
-Why it ended is in the file that it leaves (trainer/launch/assignment.py).
+It records why it ended in a file (trainer/launch/assignment.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contracts.process import end_with_parent, run_process
 from trainer.launch.assignment import Assignment
 from trainer.supervise.supervisor import RankSupervisor
 
-# Names a `module:function` of tests, which is called with the rank and the attempt before training begins.
+# For tests: `module:function`, called with rank and attempt before training.
 HOOKS_VARIABLE = "SHARDLINE_HOOKS"
 
 
@@ -28,7 +28,7 @@ def main(path: str, launcher_pid: int) -> int:
     """Train as one rank and return the exit code."""
     end_with_parent()
     if os.getppid() != launcher_pid:
-        # The launcher ended before the kernel was asked.
+        # The launcher ended before end_with_parent took effect.
         os._exit(os.EX_TEMPFAIL)
     assignment = Assignment.model_validate_json(Path(path).read_bytes())
     config = RunConfig.model_validate(assignment.config)
@@ -46,7 +46,7 @@ def main(path: str, launcher_pid: int) -> int:
         record=lambda document: assignment.write_end(rank, document),
     ) as supervisor:
         try:
-            # torch is imported here: errors before it are recorded at once, and signals received meanwhile.
+            # torch is imported late, so that errors are recorded and signals received before.
             if hooks := os.environ.get(HOOKS_VARIABLE):
                 module, _, function = hooks.partition(":")
                 getattr(importlib.import_module(module), function)(rank, assignment.attempt)
@@ -57,15 +57,14 @@ def main(path: str, launcher_pid: int) -> int:
             abort_group = abort_process_group
             with process_group(setup_timeout_s=resources.setup_timeout_s) as group_rank:
                 train(assignment, group_rank, events, supervisor)
-        except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+        except Exception as error:  # noqa: BLE001 - entry point of a process
             error = supervisor.explain(error)
             document = ErrorDocument.of(error, traceback.format_exc())
             supervisor.record(document)
             if not isinstance(error, Preempted):
                 print_error(document.traceback)
             code = document.exit_code
-            # After the record: the peers fail at once then. Not after an agreed stop: they may be at the last
-            # collective still.
+            # After the record, since peers fail at once. Not after an agreed stop: peers may still be in a collective.
             can_shut_down = abort_group is None or isinstance(error, Preempted) or abort_group()
     if not can_shut_down:
         os._exit(code)

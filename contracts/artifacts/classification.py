@@ -29,12 +29,12 @@ class ClassOutcome(Document):
     name: str
     samples: int
     predicted: int
-    """Samples of any class that were taken for it."""
+    """Samples of any class that were predicted as this class."""
     right: int
 
 
 class WorstSample(Document):
-    """A sample whose label got a low probability."""
+    """A sample with a low predicted probability of its label."""
 
     shard: str
     """Path of its shard, seen from the shards' folder."""
@@ -46,7 +46,7 @@ class WorstSample(Document):
     """Place of its class in `classes`."""
     predicted: int
     probability: float
-    """What the model gave to the label."""
+    """Predicted probability of the label."""
     predicted_probability: float
 
 
@@ -60,7 +60,7 @@ class ClassificationDetails(TaskDetails):
     confusion: list[tuple[int, int, int]]
     """The cells of the confusion matrix that are not empty: label, prediction, samples. In this order."""
     confusion_left_out: int
-    """Samples in cells off the diagonal that are left out, being the smallest of too many; 0 for few classes."""
+    """Samples in the smallest off-diagonal cells, which are omitted if there are too many; 0 for few classes."""
     roc: RocCurve | None
     """None with more than two classes, and where the split has samples of one class alone."""
     worst: list[WorstSample]

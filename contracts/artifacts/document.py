@@ -77,8 +77,8 @@ class FileEntry(Document):
     def of(cls, folder_uri: str, name: str) -> FileEntry:
         """Describe the file `name` below `folder_uri`; on a disk it is read once for its crc32c."""
         uri = storage.join(folder_uri, *name.split("/"))
-        found = storage.info(uri)
-        return cls(name=name, bytes=found.size, crc32c=found.crc32c or storage.crc32c_of(uri))
+        metadata = storage.info(uri)
+        return cls(name=name, bytes=metadata.size, crc32c=metadata.crc32c or storage.crc32c_of(uri))
 
 
 class Contract(Document):
@@ -95,15 +95,15 @@ class Contract(Document):
 
     def to_json(self) -> bytes:
         """Return the document as JSON with sorted keys: equal documents are equal bytes."""
-        # A NaN is no JSON: other readers would refuse the document, so it is not written.
+        # Raises for NaN, which is no JSON.
         return (json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
     def owned_files(self) -> list[FileEntry]:
-        """Return every file that the document speaks for."""
+        """Return all files of the document's output."""
         return []
 
     def inconsistency(self) -> str | None:
-        """Return what is wrong with the document itself, or None; its files are checked elsewhere."""
+        """Return the inconsistency of the document, or None; its files are not checked."""
         return None
 
     @property
@@ -127,7 +127,7 @@ class Contract(Document):
 
     @classmethod
     def of_values(cls, values: object, *, where: str) -> Self:
-        """Return the document of what its JSON holds; raises as `parse`."""
+        """Return the document of parsed JSON; raises as `parse`."""
         expected, todo = cls.model_fields["kind"].default, _TODO
         if not isinstance(values, dict) or values.get("kind") != expected:
             kind = values.get("kind") if isinstance(values, dict) else type(values).__name__
@@ -176,28 +176,28 @@ def find_damage(
     read: bool = False,
     on_piece: Callable[[], object] = lambda: None,
 ) -> str | None:
-    """Compare files with their entries; return what is wrong with the first bad one, or None.
+    """Compare files with their entries; return the first damage, or None.
 
     Args:
         folder_uri: Folder of the document.
-        files: What it says about its files.
-        checksums: Compare more than the sizes.
-        read: In a bucket, read the bytes instead of asking for the checksum that is kept there.
+        files: Entries of the files.
+        checksums: Compare checksums, not only sizes.
+        read: In a bucket, read the bytes instead of using the stored checksum.
         on_piece: Called after each piece of a file that is read.
     """
     entries = [(entry.uri(folder_uri), entry) for entry in files]
     listed = _list_many([uri for uri, _ in entries])
     for uri, entry in entries:
         try:
-            found = listed[uri] if uri in listed else storage.info(uri)
+            metadata = listed[uri] if uri in listed else storage.info(uri)
         except (FileNotFoundError, NotADirectoryError):
-            found = None
-        if found is None:
+            metadata = None
+        if metadata is None:
             return f"{entry.relative_path} is missing"
-        if found.size != entry.bytes:
-            return f"{entry.relative_path} has {found.size} bytes, its manifest says {entry.bytes}"
+        if metadata.size != entry.bytes:
+            return f"{entry.relative_path} has {metadata.size} bytes, its manifest says {entry.bytes}"
         if checksums:
-            crc32c = None if read else found.crc32c
+            crc32c = None if read else metadata.crc32c
             crc32c = crc32c or storage.crc32c_of(uri, read=True, on_piece=on_piece)
             if crc32c != entry.crc32c:
                 return f"{entry.relative_path} has crc32c {crc32c}, its manifest says {entry.crc32c}"
@@ -205,17 +205,17 @@ def find_damage(
 
 
 def _list_many(uris: Sequence[str]) -> dict[str, storage.ObjectInfo | None]:
-    """Return what one listing per folder says of objects, where many of them are in one folder of a bucket.
+    """Return the metadata of objects in folders of a bucket that have many of them, by one listing per folder.
 
-    An object that its folder's listing does not name is None. On a disk a listing asks for each file as well.
+    A missing object is None. Local files are not included, since a local listing needs a call per file too.
     """
     remote = [uri for uri in uris if not storage.is_local(uri)]
     by_folder = Counter(uri.rpartition("/")[0] for uri in remote)
     folders = {folder for folder, count in by_folder.items() if count >= _MANY_FILES}
     listed: dict[str, storage.ObjectInfo | None] = {uri: None for uri in remote if uri.rpartition("/")[0] in folders}
     for folder in sorted(folders):
-        for found in storage.list_objects(folder, recursive=False):
-            uri = f"{folder}/{found.name}"
+        for entry in storage.list_objects(folder, recursive=False):
+            uri = f"{folder}/{entry.name}"
             if uri in listed:
-                listed[uri] = found
+                listed[uri] = entry
     return listed

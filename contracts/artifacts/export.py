@@ -48,7 +48,7 @@ class Gate(Document):
 
 
 class Attempt(Document):
-    """A precision that was tried, and its outcome."""
+    """A tested precision and its outcome."""
 
     precision: str
     kept_fp32: list[str] = Field(default=[])
@@ -59,7 +59,7 @@ class Attempt(Document):
 
 
 class ShippedFile(FileEntry):
-    """A file of an export. A crc32c finds damage; whoever changes a file on purpose can keep it, but not the sha256."""
+    """A file of an export: crc32c detects damage, sha256 also deliberate changes."""
 
     sha256: Sha256
 
@@ -69,11 +69,11 @@ class ShippedFile(FileEntry):
         return ShippedFile(name=name, **read_hashes(storage.join(folder_uri, *name.split("/")))._asdict())
 
     def damage(self, folder_uri: str, *, copy: Path | None = None) -> str | None:
-        """Read the file and return what is wrong with it, or None.
+        """Read the file and return its damage, or None.
 
         Args:
             folder_uri: Folder of the document.
-            copy: File that what was read is written to.
+            copy: Path of a copy of the file to write.
         """
         try:
             actual = read_hashes(self.uri(folder_uri), copy=copy)
@@ -108,7 +108,7 @@ class EngineEntry(ShippedFile):
 
 
 class Latency(Document):
-    """Time that the served model takes for a batch, inputs and outputs in main memory."""
+    """Latency of the served model per batch, with inputs and outputs in main memory."""
 
     ran: str
     """Package, version and device."""
@@ -129,7 +129,7 @@ class ExportManifest(Contract):
     asked_precision: str
     """export.precision."""
     tried: list[Attempt]
-    """In the order in which they were tried; the last one ships, and its gates are `gates`."""
+    """Tested precisions in order; the last one ships, and its gates are `gates`."""
     opset: int
     task: str
     """task.name."""
@@ -191,7 +191,7 @@ class ExportManifest(Contract):
         return self.model_copy(update={"seal": ""}).sha256
 
     def inconsistency(self) -> str | None:
-        """Return what is wrong with the document itself, or None: unless it is None, nothing in it can be trusted."""
+        """Return the inconsistency of the document, or None; an inconsistent document cannot be trusted."""
         try:
             is_sealed = self.seal == self._digest()
         except ValueError:  # a NaN, which no stage writes
@@ -219,12 +219,12 @@ class ExportManifest(Contract):
         Raises:
             DataError: There is none.
         """
-        wanted = precision or self.precision
+        chosen = precision or self.precision
         for entry in self.graphs:
-            if entry.precision == wanted:
+            if entry.precision == chosen:
                 return entry
         raise DataError(
-            f"the manifest has no graph of {wanted}",
+            f"the manifest has no graph of {chosen}",
             allowed=", ".join(entry.precision for entry in self.graphs) or "an export with graphs",
             todo="copy the whole folder again, or export again",
         )

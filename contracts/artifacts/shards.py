@@ -1,4 +1,4 @@
-"""What the shard stage leaves: the manifest of the shards of a source."""
+"""Manifest of the shard stage: splits, classes, shard files and rejected files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SplitEntry(Document):
 
 
 class ImageStatistics(Document):
-    """What the images are. Formats and modes are those of the source, sizes those of the shards."""
+    """Formats and colour modes of the source images, sizes of the stored images."""
 
     formats: dict[str, int]
     """Number of images by format."""
@@ -47,16 +47,16 @@ class ShardEntry(FileEntry):
     samples: NonNegativeInt
     """Samples of it that are in the index."""
     tombstones: NonNegativeInt = 0
-    """Samples in the file that are gone from the source, or changed there: the index leaves them out."""
+    """Samples in the file that were deleted or changed in the source; the index omits them."""
     index: FileEntry
-    """Its index, NAME.idx.npy (records/index.py): beside the shard, or where a later increment has left samples out."""
+    """Its index, NAME.idx.npy (records/index.py): beside the shard, or in the folder of a later increment."""
 
 
 class Shards(Document):
-    """The shards of a manifest, a column for each number of them; `shards[number]` and iteration give `ShardEntry`.
+    """The shards of a manifest in columns; `shards[number]` and iteration give `ShardEntry`.
 
-    Columns are read fast: a document of 100,000 shards has 5 MB. Of folders and tombstones, a column in which all
-    values are empty or 0 is an empty list.
+    Columns are compact: a document of 100,000 shards has 5 MB. A column of folders or tombstones without a value is an
+    empty list.
     """
 
     num_shards: dict[str, NonNegativeInt]
@@ -90,7 +90,7 @@ class Shards(Document):
         count = len(self.name)
         columns = (self.bytes, self.crc32c, self.samples, self.index_bytes, self.index_crc32c)
         optional = (self.folder, self.index_folder, self.tombstones)
-        if any(len(column) != count for column in columns) or any(len(one) not in (0, count) for one in optional):
+        if any(len(column) != count for column in columns) or any(len(values) not in (0, count) for values in optional):
             raise ValueError("columns of different lengths")
         if sum(self.num_shards.values()) != count or set(self.num_shards) != set(SPLITS):
             raise ValueError(f"the splits have other shards than the {count} that are listed")
@@ -98,23 +98,23 @@ class Shards(Document):
 
     @classmethod
     def of(cls, entries: Iterable[ShardEntry]) -> Shards:
-        """Return the columns of shards, which are in the order of their splits."""
+        """Return shards, in the order of their splits, as columns."""
         shards = list(entries)
 
         def optional(values: list[Any]) -> list[Any]:
             return values if any(values) else []
 
         return cls(
-            num_shards={split: sum(one.split == split for one in shards) for split in SPLITS},
-            name=[one.name for one in shards],
-            bytes=[one.bytes for one in shards],
-            crc32c=[one.crc32c for one in shards],
-            samples=[one.samples for one in shards],
-            index_bytes=[one.index.bytes for one in shards],
-            index_crc32c=[one.index.crc32c for one in shards],
-            folder=optional([one.folder for one in shards]),
-            index_folder=optional([one.index.folder for one in shards]),
-            tombstones=optional([one.tombstones for one in shards]),
+            num_shards={split: sum(entry.split == split for entry in shards) for split in SPLITS},
+            name=[entry.name for entry in shards],
+            bytes=[entry.bytes for entry in shards],
+            crc32c=[entry.crc32c for entry in shards],
+            samples=[entry.samples for entry in shards],
+            index_bytes=[entry.index.bytes for entry in shards],
+            index_crc32c=[entry.index.crc32c for entry in shards],
+            folder=optional([entry.folder for entry in shards]),
+            index_folder=optional([entry.index.folder for entry in shards]),
+            tombstones=optional([entry.tombstones for entry in shards]),
         )
 
     def numbers_of(self, split: str) -> range:

@@ -11,7 +11,7 @@ from contracts.artifacts.document import Document
 BATCH = "batch"
 """Name of the first dimension of every input and output; section `export` has its range."""
 
-_OF_SAVEZ = {"file", "allow_pickle"}
+_SAVEZ_ARGUMENTS = {"file", "allow_pickle"}
 
 DType = Literal["float32", "int64", "int32", "uint8", "bool"]
 
@@ -66,13 +66,13 @@ class Signature(Document):
     """Range of each dimension that varies, besides `batch`."""
 
     @model_validator(mode="after")
-    def _dimensions_are_known(self) -> Signature:
+    def _check_names(self) -> Signature:
         specs = [*self.inputs.items(), *self.outputs.items()]
         used = {size for _, spec in specs for size in spec.shape if isinstance(size, str)} - {BATCH}
         if missing := sorted(used - set(self.dimensions)):
             raise ValueError(f"no range of {', '.join(missing)} in dimensions")
-        if kept := sorted({name for name, _ in specs} & _OF_SAVEZ):
-            raise ValueError(f"{', '.join(kept)}: numpy.savez, which writes arrays by name, keeps it for itself")
-        if both := sorted(set(self.inputs) & set(self.outputs)):
-            raise ValueError(f"{', '.join(both)} is an input and an output")
+        if reserved := sorted({name for name, _ in specs} & _SAVEZ_ARGUMENTS):
+            raise ValueError(f"{', '.join(reserved)}: numpy.savez, which writes arrays by name, keeps it for itself")
+        if shared := sorted(set(self.inputs) & set(self.outputs)):
+            raise ValueError(f"{', '.join(shared)} is an input and an output")
         return self

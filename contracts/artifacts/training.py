@@ -1,4 +1,4 @@
-"""Checkpoints of the train stage; a copy of the best one at the top of the folder says that training is finished."""
+"""Checkpoints of the train stage; a finished training has a copy of the best one at the top of its folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from contracts.artifacts.evaluation import Direction, Headline
 
 
 class SampleOrder(Document):
-    """The order of samples, besides the seed and the shards. Fixed when training starts."""
+    """Settings of the order of samples beside seed and shards, fixed when training starts."""
 
     kind: Literal["full", "blocks"]
     window_shards: int | None = None
     """Most shards of a window; None unless kind=blocks."""
 
 
-# Group of a tensor file, and for a part of a checkpoint that several ranks wrote, which of how many.
+# Group of a tensor file; for a sharded checkpoint also rank and number of ranks.
 _TENSOR_FILE = re.compile(r"(?:.+/)?([a-z][a-z0-9_]*?)(?:-(\d{5})-of-(\d{5}))?\.safetensors")
 
 
@@ -44,31 +44,31 @@ class InitialWeights(Document):
     taken: int
     """Tensors taken."""
     missing: list[str]
-    """Tensors of the network that the source lacks: they are random."""
+    """Tensors of the network that the source lacks; randomly initialised."""
     unexpected: list[str]
     """Tensors of the source that the network lacks."""
     other_shape: list[str]
-    """Tensors that both have, in another shape: they are random."""
+    """Tensors of both with different shapes; randomly initialised."""
     head: list[str]
     """Tensors of the classifier's head."""
     head_taken: bool
-    """Whether the head was taken, having the same classes; else it is random."""
+    """Whether the head was loaded, since it has the same classes; else it is randomly initialised."""
 
     def in_words(self) -> str:
-        """Return a line that says what was taken."""
+        """Return a description of the loaded weights in one line."""
         share = f"{100 * self.matched_fraction:.4g} % of the elements without the head"
         parts = [f"weights from {storage.display(self.source)}: {self.taken} tensors, {share}"]
         named = {"missing (random)": self.missing, "of another shape (random)": self.other_shape}
         named["not used"] = self.unexpected
-        parts += [f"{words}: {first_names(names)}" for words, names in named.items() if names]
+        parts += [f"{label}: {first_names(names)}" for label, names in named.items() if names]
         unknown = "a file names no classes" if self.kind == "file" else "the classes are others"
-        words = "taken, for the same classes" if self.head_taken else f"random, since {unknown}"
-        head = f"head ({', '.join(self.head)}): {words}" if self.head else "no tensor has a row per class: no head"
+        label = "taken, for the same classes" if self.head_taken else f"random, since {unknown}"
+        head = f"head ({', '.join(self.head)}): {label}" if self.head else "no tensor has a row per class: no head"
         return "; ".join([*parts, head])
 
 
 def first_names(names: Sequence[str], most: int = 5) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -120,7 +120,7 @@ class CheckpointManifest(Contract):
     """Group of the weights that `metrics` were measured on at this step: the parameters, or their moving average
     (train.ema_decay); None: metrics are of an earlier step. At the top: the weights in the file."""
     evaluation_due: bool = False
-    """An epoch ends here, and ranks were told to stop before its evaluation: a resume begins with it."""
+    """Whether ranks stopped at the end of an epoch before its evaluation; a resume starts with it."""
     parameters_sha256: str
     """Hash over names and bytes of all parameters and buffers; empty where no rank had all of them."""
     profile: str = ""
@@ -128,7 +128,7 @@ class CheckpointManifest(Contract):
     attempt: int = 0
     """Number of the attempt that wrote it: its record names the checkpoint that it resumed from."""
     skipped_steps: int = 0
-    """Optimizer steps left out since the start of training, since their gradients were not finite."""
+    """Optimizer steps skipped since the start of training because of non-finite gradients."""
     spent_s: float = 0.0
     """Seconds of training over all attempts that led here; the time of a killed attempt after its last checkpoint is
     not counted."""
@@ -173,8 +173,8 @@ class CheckpointManifest(Contract):
 
     def files_of(self, group: str) -> list[FileEntry]:
         """Return the files of a group of tensors, by rank."""
-        found = ((_TENSOR_FILE.fullmatch(entry.name), entry) for entry in self.files)
-        return sorted((e for match, e in found if match and match[1] == group), key=lambda entry: entry.name)
+        matches = ((_TENSOR_FILE.fullmatch(entry.name), entry) for entry in self.files)
+        return sorted((e for match, e in matches if match and match[1] == group), key=lambda entry: entry.name)
 
     def owned_files(self) -> list[FileEntry]:
         """Return the tensors' files."""

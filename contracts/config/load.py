@@ -168,7 +168,7 @@ _BOUNDS = {
     "greater_than": ("gt", "greater than"),
     "less_than": ("lt", "less than"),
 }
-_WORDS = {
+_EXPECTED = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -202,20 +202,20 @@ def _explain(
         allowed = f"{section + ': ' if section else ''}{', '.join(known)}"
         return ConfigError(f"{where}: unknown key {name}", allowed=allowed, todo=todo)
     if finding["type"] == REFUSED:
-        words = finding["ctx"]
-        return ConfigError(f"{where}: {words['given']}", allowed=words["allowed"], todo=words["todo"])
+        context = finding["ctx"]
+        return ConfigError(f"{where}: {context['given']}", allowed=context["allowed"], todo=context["todo"])
     # The branches of a union count as findings of their own.
     allowed = " or ".join(
-        dict.fromkeys(_in_words(item, path) for item, at in zip(findings, paths, strict=True) if at == path)
+        dict.fromkeys(_describe_allowed(item, path) for item, at in zip(findings, paths, strict=True) if at == path)
     )
-    given, todo = finding["input"], f"correct {name}"
-    written = repr(given)
-    if isinstance(given, (bool, int, float)):
+    value, todo = finding["input"], f"correct {name}"
+    written = repr(value)
+    if isinstance(value, (bool, int, float)):
         written = _find_written(path, text, overrides) or written
         if finding["type"] == "string_type":
             todo = f'quote it: {path[-1]}: "{written}" in a file, \'{name}="{written}"\' as an override'
     shown = "" if finding["type"] in ("value_error", "missing") else f" = {written}"
-    more = f" ({others} more after this one)" if (others := len(set(paths)) - 1) else ""
+    more = f" ({num_more} more after this one)" if (num_more := len(set(paths)) - 1) else ""
     return ConfigError(f"{where}: {name}{shown}{more}", allowed=allowed, todo=todo)
 
 
@@ -234,9 +234,9 @@ def _path_in(values: Any, finding: Any) -> tuple[str, ...]:
 def _origin(path: tuple[str, ...], where: str, overrides: Sequence[str]) -> str:
     """Return the override that set `path`, or those that set a part of it, else where the values come from."""
     keys = {override: tuple(override.partition("=")[0].split(".")) for override in overrides}
-    whole = [override for override, key in keys.items() if path[: len(key)] == key]
-    if whole:
-        return f"override {whole[-1]!r}"
+    exact = [override for override, key in keys.items() if path[: len(key)] == key]
+    if exact:
+        return f"override {exact[-1]!r}"
     parts = [override for override, key in keys.items() if path and key[: len(path)] == path]
     return f"{where} with {' '.join(parts)}" if parts else where
 
@@ -244,10 +244,10 @@ def _origin(path: tuple[str, ...], where: str, overrides: Sequence[str]) -> str:
 def _find_written(path: tuple[str, ...], text: str, overrides: Sequence[str]) -> str:
     """Return a plain value of a file or an override as it was written; empty: it is not found, e.g. behind an alias."""
     for override in reversed(overrides):
-        dotted, _, own = override.partition("=")
+        dotted, _, value_text = override.partition("=")
         keys = tuple(dotted.split("."))
         if path[: len(keys)] == keys:
-            path, text = path[len(keys) :], own
+            path, text = path[len(keys) :], value_text
             break
     node = yaml.compose(text, Loader=Loader)
     for part in path:
@@ -258,14 +258,14 @@ def _find_written(path: tuple[str, ...], text: str, overrides: Sequence[str]) ->
     return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
 
-def _in_words(finding: Any, path: tuple[str, ...]) -> str:
+def _describe_allowed(finding: Any, path: tuple[str, ...]) -> str:
     """Return what is allowed where pydantic found something else (the kinds that RunConfig's fields can have)."""
     kind, context = finding["type"], finding.get("ctx", {})
     if kind in _BOUNDS:
-        key, words = _BOUNDS[kind]
+        key, relation = _BOUNDS[kind]
         # pydantic gives the limits of floats as floats.
         whole = isinstance(context[key], int)
-        return f"a {'whole ' if whole else ''}number {words} {context[key] if whole else format(context[key], 'g')}"
+        return f"a {'whole ' if whole else ''}number {relation} {context[key] if whole else format(context[key], 'g')}"
     if kind == "literal_error":
         names = re.findall(r"'([^']*)'", context["expected"])
         return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
@@ -279,7 +279,7 @@ def _in_words(finding: Any, path: tuple[str, ...]) -> str:
         fields = _model_at(path[:-1]).model_fields
         description = fields[path[-1]].description if path[-1] in fields else None
         return " ".join(description.split()).partition(". ")[0] if description else kind
-    return _WORDS.get(kind, str(finding["msg"]).removeprefix("Value error, "))
+    return _EXPECTED.get(kind, str(finding["msg"]).removeprefix("Value error, "))
 
 
 def _model_at(path: Sequence[str]) -> type[BaseModel]:

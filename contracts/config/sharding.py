@@ -34,30 +34,27 @@ class FieldSection(Section):
 
 
 def order_fields(fields: Mapping[str, FieldSection]) -> dict[str, FieldSection]:
-    """Return fields in their order, each with its place: configurations travel as JSON with sorted keys.
+    """Return fields in order, each with its place, which survives JSON with sorted keys.
 
     Raises:
         ValueError: Two have the same place.
     """
-    given = [field.place for field in fields.values() if field.place is not None]
-    if len(set(given)) < len(given):
+    given_places = [field.place for field in fields.values() if field.place is not None]
+    if len(set(given_places)) < len(given_places):
         raise ValueError("two fields have the same place")
-    behind = max(given, default=-1) + 1
-    places = {name: behind + at if one.place is None else one.place for at, (name, one) in enumerate(fields.items())}
-    return {
-        name: fields[name].model_copy(update={"place": n})
-        for n, name in enumerate(sorted(fields, key=places.__getitem__))
+    next_place = max(given_places, default=-1) + 1
+    places = {
+        name: next_place + number if field.place is None else field.place
+        for number, (name, field) in enumerate(fields.items())
     }
+    ordered = sorted(fields, key=places.__getitem__)
+    return {name: fields[name].model_copy(update={"place": place}) for place, name in enumerate(ordered)}
 
 
 def find_label(kinds: Mapping[str, FieldKind]) -> str | None:
-    """Return the field that the index has a label of: the first of kind class, else of kind classes.
-
-    Args:
-        kinds: Kind of each field, in the order of the configuration.
-    """
-    found = [name for kind in CLASS_KINDS for name, own in kinds.items() if own == kind]
-    return found[0] if found else None
+    """Return the label field of the index: the first of kind class, else of kind classes; `kinds` is ordered."""
+    names = [name for kind in CLASS_KINDS for name, field_kind in kinds.items() if field_kind == kind]
+    return names[0] if names else None
 
 
 def find_image(kinds: Mapping[str, FieldKind]) -> str | None:
@@ -67,8 +64,8 @@ def find_image(kinds: Mapping[str, FieldKind]) -> str | None:
 
 def find_file(kinds: Mapping[str, FieldKind]) -> str | None:
     """Return the field whose file names a sample: the first of kind image, else of kind bytes; None: rows alone."""
-    found = [name for kind in FILE_KINDS for name, own in kinds.items() if own == kind]
-    return found[0] if found else None
+    names = [name for kind in FILE_KINDS for name, field_kind in kinds.items() if field_kind == kind]
+    return names[0] if names else None
 
 
 class SplitFractions(Section):
@@ -181,7 +178,7 @@ class ShardingSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_as_meant(cls, values: Any) -> Any:
+    def _accept_false_as_off(cls, values: Any) -> Any:
         """Take `false` for `off`."""
         if isinstance(values, dict) and values.get("duplicates") is False:
             return {**values, "duplicates": "off"}

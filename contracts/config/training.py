@@ -89,7 +89,7 @@ class TrainSection(Section):
         return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
-    def _options_fit_each_other(self) -> TrainSection:
+    def _check_options(self) -> TrainSection:
         if self.compile == "on" and self.activation_checkpointing == "whole":
             raise refusal(
                 "train.compile=on with train.activation_checkpointing=whole",
@@ -126,7 +126,7 @@ class CheckpointSection(Section):
     is better; of equal losses, the better headline metric."""
 
     @model_validator(mode="after")
-    def _one_interval(self) -> CheckpointSection:
+    def _check_intervals(self) -> CheckpointSection:
         if self.every_steps is not None and self.every_s is not None:
             raise refusal(
                 "checkpoint.every_steps and checkpoint.every_s are both set",

@@ -1,10 +1,10 @@
 """`gs://`: Google Cloud Storage through google-cloud-storage (extra `gcp`).
 
-What commits is create-only by ifGenerationMatch=0; a lost answer is recognised by the object's checksum. Every call has
-a timeout and the client's own retry; a broken download goes on where it broke, in the same generation, which the client
-does too. Content is read as it is stored, which is what sizes and checksums are about, whatever Content-Encoding says.
-The client is made on first use, one per process (a forked child makes its own), and only credentials of the environment
-are used; where STORAGE_EMULATOR_HOST is set, none. contracts.storage says what each function means.
+Commits are create-only by ifGenerationMatch=0; after a lost response the object's checksum decides. Every call has a
+timeout and the client's retry; an interrupted download is continued in the same generation. Content is read as stored,
+regardless of Content-Encoding, as sizes and checksums require. Each process, also a forked one, creates its client on
+first use, with credentials of the environment, or none if STORAGE_EMULATOR_HOST is set. contracts.storage documents the
+functions.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from contracts.stores import AlreadyPublished, ObjectInfo, Wanted, crc32c_of_str
 CONNECT_TIMEOUT_S = 10
 # Between two bytes of an answer; a chunk of 16 MiB on a slow line still moves.
 READ_TIMEOUT_S = 60
-# How long one call is retried, with growing pauses, before it counts as no answer.
+# Time limit for the retries of one call, with exponential backoff.
 RETRY_DEADLINE_S = 60.0
 # A chunk of a resumable upload and of a stream that is read: the memory that it takes. A multiple of 256 KiB.
 CHUNK_BYTES = 16 << 20
-# Of a long range per call of the client, which has one deadline for all its attempts.
+# Bytes of a long range per call, since a call has one deadline for all attempts.
 _CALL_BYTES = 64 << 20
-# What a download hands on at a time. The client's 8 KiB take four times as much of the processor.
+# Piece size of a download; the client's default of 8 KiB takes four times the CPU time.
 _PIECE_BYTES = 1 << 20
-# Connections of one process that are kept; more are made and thrown away.
+# Size of the connection pool per process.
 _CONNECTIONS = 64
-# Deletes are one small request each; their latency, not their bytes, is what threads hide.
+# Concurrent deletes, which are bound by latency.
 _DELETE_THREADS = 16
-# Bytes that change on their way are rare; twice in a row it is not the line.
+# Attempts to read a content with a matching checksum.
 _READ_ATTEMPTS = 3
 _INFO_FIELDS = "items(name,size,generation,crc32c,md5Hash,updated),nextPageToken"
-# A browser shows these in place; others it downloads.
+# Content types that a browser displays instead of downloading.
 _PAGE_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".json": "application/json",
@@ -58,7 +58,7 @@ _VARIABLES = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
 
 _lock = threading.Lock()
 _client: tuple[int, tuple[str | None, ...], Any] | None = None
-# Clients of the parent process: a forked child must not even close their sockets.
+# Clients of the parent process, whose sockets a forked child must not close.
 _inherited: list[Any] = []
 
 
@@ -68,14 +68,14 @@ def split(uri: str) -> tuple[str, str]:
     Raises:
         StorageError: It is of another scheme, or names no bucket.
     """
-    scheme, _, rest = uri.partition("://")
+    scheme, _, path = uri.partition("://")
     if scheme != "gs":
         raise StorageError(
             f"{uri}: storage scheme {scheme}:// is not available",
             allowed="a local path, file:// or gs://",
             todo="copy the data to a local directory or a bucket of Cloud Storage and give its path",
         )
-    bucket, _, name = rest.partition("/")
+    bucket, _, name = path.partition("/")
     if not bucket:
         raise StorageError(f"{uri} names no bucket", allowed="gs://BUCKET/PATH", todo="write the bucket's name")
     return bucket, name
@@ -124,7 +124,7 @@ def _make_client(*, anonymous: bool) -> Any:
     from requests.utils import get_environ_proxies  # type: ignore[import-untyped]
 
     if anonymous:
-        made: Any = storage.Client(project="emulated", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+        new_client: Any = storage.Client(project="emulated", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
     else:
         try:
             credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/devstorage.read_write"])
@@ -135,27 +135,27 @@ def _make_client(*, anonymous: bool) -> Any:
                 todo="run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
             ) from None
         # Objects are addressed by bucket alone: a project is not needed, and looking for one takes time.
-        made = storage.Client(project=project or "none", credentials=credentials)
+        new_client = storage.Client(project=project or "none", credentials=credentials)
     # Else the client asks for each bucket's metadata in a thread of its own, for traces that nobody has switched on.
-    made._bucket_metadata_cache = None
+    new_client._bucket_metadata_cache = None
     with contextlib.suppress(ImportError):
         # Private, and only faster: a release that names it otherwise does without.
         from google.cloud.storage._media.requests import _request_helpers
 
         _request_helpers._SINGLE_GET_CHUNK_SIZE = _PIECE_BYTES
-    session = made._http
+    session = new_client._http
     # What requests else finds out anew for each request, in a fourth of its time: proxies, certificates, .netrc.
-    session.proxies = get_environ_proxies(made._connection.API_BASE_URL)
+    session.proxies = get_environ_proxies(new_client._connection.API_BASE_URL)
     session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
     session.trust_env = False
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=_CONNECTIONS)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    return made
+    return new_client
 
 
 def bill(project: str, source: str) -> None:
-    """Name the project that pays for what this process, and its children, ask of a source's bucket, and of no other.
+    """Set the project that is billed for requests of this process and its children to the source's bucket.
 
     Args:
         project: Its id; empty: none.
@@ -172,7 +172,7 @@ def exists(uri: str) -> bool:
     with explained(uri):
         if split(uri)[1] and _blob(uri).exists(**_call_options()):
             return True
-        # Also says whether there is such a bucket: for an object "not found" means either.
+        # Raises if the bucket is missing, which "not found" of an object does not distinguish.
         return any(_list(uri, max_results=1))
 
 
@@ -187,17 +187,17 @@ def read_bytes(uri: str, generation: int | None) -> bytes:
     for _ in range(_READ_ATTEMPTS):
         with explained(uri, is_object=True):
             blob = _blob(uri, generation)
-            # The client compares too, but not what it continued after a broken connection: so it is done here.
+            # Verified here, since the client does not verify continued downloads.
             content = cast(bytes, blob.download_as_bytes(raw_download=True, checksum=None, **_call_options()))
         if _hex(blob.crc32c) == f"{google_crc32c.value(content):08x}":
             return content
     raise TryAgain(f"{uri}: {_READ_ATTEMPTS} times the bytes that came have another checksum than the object")
 
 
-def read_many(wanted: Sequence[Wanted], requests: int) -> list[bytes | BaseException]:
-    """Return contents that have the checksum that came with them; for others any error: `read_bytes` decides then.
+def read_many(items: Sequence[Wanted], requests: int) -> list[bytes | BaseException]:
+    """Return contents with a matching checksum, and any error for others, which the caller retries by `read_bytes`.
 
-    By gcsfs, whose answers take a quarter of the processor's time of the client's threads.
+    By gcsfs, which takes a quarter of the CPU time of threads with the client.
     """
     import asyncio
 
@@ -230,13 +230,13 @@ def read_many(wanted: Sequence[Wanted], requests: int) -> list[bytes | BaseExcep
             raise ValueError("the bytes changed on their way")
 
     async def read_all() -> list[bytes | BaseException]:
-        return await asyncio.gather(*map(read, wanted), return_exceptions=True)
+        return await asyncio.gather(*map(read, items), return_exceptions=True)
 
     return cast("list[bytes | BaseException]", sync(files.loop, read_all))
 
 
 def copy_range(uri: str, start: int, length: int, sink: Callable[[bytes], object], generation: int | None) -> int:
-    """Hand a part of the content to `sink`, in pieces as they come; a range has no checksum."""
+    """Pass a part of the content to `sink` in pieces; ranges are not verified by checksum."""
     from google.api_core.exceptions import RequestRangeNotSatisfiable
 
     done = 0

@@ -24,7 +24,7 @@ from contracts.errors import StorageError
 from contracts.stores import PIECE_BYTES, AlreadyPublished, ObjectInfo, crc32c_of_stream
 
 TEMPORARY_PREFIX = ".tmp-"
-# Errors that no other attempt will change. EPERM is the answer of file systems without hard links.
+# Permanent errors. File systems without hard links give EPERM.
 _REFUSALS = (errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS)
 
 
@@ -41,7 +41,7 @@ def info(uri: str) -> ObjectInfo:
 
 
 def open_read(uri: str) -> BinaryIO:
-    """Open an ordinary file: a pipe would keep its reader waiting for ever, a device has no end."""
+    """Open a regular file; pipes and devices, which may block or never end, are refused."""
     path = path_of(uri)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -57,14 +57,14 @@ def open_read(uri: str) -> BinaryIO:
 
 
 def copy_range(uri: str, start: int, length: int, sink: Callable[[bytes], object]) -> int:
-    """Hand a part of the content to `sink`."""
-    done = 0
+    """Pass a part of the content to `sink`."""
+    num_copied = 0
     with open_read(uri) as stream:
         stream.seek(start)
-        while done < length and (piece := stream.read(min(PIECE_BYTES, length - done))):
+        while num_copied < length and (piece := stream.read(min(PIECE_BYTES, length - num_copied))):
             sink(piece)
-            done += len(piece)
-    return done
+            num_copied += len(piece)
+    return num_copied
 
 
 def list_names(uri: str) -> list[str]:
@@ -82,9 +82,9 @@ def list_objects(uri: str, recursive: bool) -> Iterator[ObjectInfo]:
 
 def _list_below(folder: Path, prefix: str, recursive: bool) -> Iterator[ObjectInfo]:
     with os.scandir(folder) as entries:
-        # A folder sorts as its files do: with the slash.
-        found = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries)
-    for name, entry in found:
+        # With the slash, folders sort as their files do.
+        ordered = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries)
+    for name, entry in ordered:
         if name.endswith("/"):
             if recursive:
                 yield from _list_below(folder / entry.name, prefix + name, recursive)
@@ -103,8 +103,8 @@ def publish_file(path: Path, uri: str) -> None:
                 # A hard link is create-only, os.replace is not.
                 os.link(path, target)
             except FileExistsError:
-                with target.open("rb") as theirs, path.open("rb") as ours:
-                    if crc32c_of_stream(theirs) != crc32c_of_stream(ours):
+                with target.open("rb") as published, path.open("rb") as candidate:
+                    if crc32c_of_stream(published) != crc32c_of_stream(candidate):
                         raise AlreadyPublished(uri) from None
     finally:
         path.unlink()
@@ -153,7 +153,7 @@ def _write_temporary(target: Path, stream: BinaryIO) -> tuple[Path, str]:
                 file.flush()
                 os.fsync(file.fileno())
     except BaseException:
-        # Neither it nor its folder may be there; the error to show is the first one.
+        # The file may not exist; the first error is raised.
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
@@ -162,7 +162,7 @@ def _write_temporary(target: Path, stream: BinaryIO) -> tuple[Path, str]:
 
 @contextlib.contextmanager
 def _explained(target: Path) -> Iterator[None]:
-    """Turn the system's refusal to write a file into our error; a full disk is left to who knows what it is for."""
+    """Convert errors of writing a file to StorageError, except a full disk, which callers handle."""
     try:
         yield
     except OSError as error:

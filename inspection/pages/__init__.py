@@ -1,1 +1,1 @@
-"""HTML and Markdown of reports: part types, charts as SVG, numbers with units, escaping. Nothing here reads a run."""
+"""HTML and Markdown of reports: part types, charts as SVG, numbers with units, escaping; independent of runs."""

@@ -1,6 +1,6 @@
 """Charts as SVG: axes with round ticks, lines, vertical rules, marks and bars; one unit per chart.
 
-A drawing is stretched to the width of the page; its text stands beside it and keeps its size.
+A drawing is scaled to the width of the page; its text is separate and is not scaled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Plot:
     """A chart: places are fractions from the left and from the top."""
 
     label: str
-    """Content in words, for readers who do not see it."""
+    """Content as text, for screen readers."""
     xs: Sequence[tuple[str, float]] = ()
     """Ticks below it."""
     ys: Sequence[tuple[str, float]] = ()
@@ -58,7 +58,7 @@ def round_ticks(low: float, high: float, most: int) -> list[float]:
         low, high = low - margin, high + margin
     width = (high - low) / (most - 1)
     if not math.isfinite(width) or width < max(1e-200, 1e-13 * max(abs(low), abs(high))):
-        # Numbers that differ by their last bits have no round ones between them.
+        # No round numbers between numbers that differ in the last bits.
         return [low, high]
     power = 10.0 ** math.floor(math.log10(width))
     for factor in (1, 2, 2.5, 5, 10, 20, 25, 50, 100):
@@ -74,12 +74,12 @@ def _decimals(step: float) -> int:
     if step <= 0 or not math.isfinite(step):
         return 0
     digits = max(0, -math.floor(math.log10(step)))
-    # 2.5 and 25 have one more than 2 and 20.
+    # 2.5 and 0.25 need one more than 2 and 0.2.
     return digits if round(step * 10.0**digits, 6).is_integer() else digits + 1
 
 
 def value_axis(values: Sequence[float], unit: str = "number") -> Axis:
-    """Return the axis of finite values; 0 is on it unless they are far from it.
+    """Return the axis of finite values; 0 is included unless it is far from them.
 
     Args:
         values: One or more.
@@ -90,7 +90,7 @@ def value_axis(values: Sequence[float], unit: str = "number") -> Axis:
         low, high = 0.0, high or 1.0
     scale, sign = (100.0, f"{NBSP}%") if unit == "percent" else (1.0, "")
     if unit == "size":
-        # The unit that quantities.size takes for the largest value: axis and legend agree.
+        # The unit of quantities.size for the largest value, so that axis and legend agree.
         sign = f"{NBSP}{quantities.size(max(abs(low), abs(high))).rpartition(NBSP)[2]}"
         scale = 1 / {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}[sign[1:]]
     ticks = round_ticks(low * scale, high * scale, _MOST_Y_TICKS)
@@ -104,7 +104,7 @@ def count_axis(low: float, high: float) -> Axis:
 
 
 def time_axis(duration_s: float) -> Axis:
-    """Return an axis of seconds since a start, with ticks in the largest unit that is twice in it."""
+    """Return an axis of seconds since a start, with ticks in the largest unit that fits twice."""
     units = ((86400, "d"), (3600, "h"), (60, "min"))
     size, unit = next(((size, unit) for size, unit in units if duration_s >= 2 * size), (1, "s"))
     ticks = [tick for tick in round_ticks(0.0, duration_s / size, _MOST_X_TICKS) if 0 <= tick * size <= duration_s]
@@ -112,7 +112,7 @@ def time_axis(duration_s: float) -> Axis:
 
 
 def tick_label(value: float, ticks: Sequence[float]) -> str:
-    """Return a tick's number, with the decimals that tell it from its neighbours."""
+    """Return a tick's number, with enough decimals to differ from its neighbours."""
     step = min((b - a for a, b in pairwise(ticks)), default=1.0)
     most = max(abs(tick) for tick in ticks)
     if most >= 1e7 or step < 1e-4:
@@ -130,7 +130,7 @@ def line_path(xs: Sequence[float], ys: Sequence[float], x: Axis, y: Axis) -> str
             is_open = False
             continue
         point = f"{_place(x.fraction(across), WIDTH)} {_place(1 - y.fraction(value), HEIGHT)}"
-        # A single point is a line to itself: round caps make a dot of it.
+        # A single point is a line of length 0, drawn as a dot by round caps.
         path.append(f"L{point}" if is_open else f"M{point}L{point}")
         is_open = True
     return "".join(path)
@@ -152,7 +152,7 @@ def line_chart(
         lines: xs and ys of each.
         x: Axis across.
         y: Axis upwards.
-        label: Content in words.
+        label: Content as text.
         rules: Class and xs of vertical lines.
         spans: Ranges of x that are shaded.
         x_unit: Follows the last tick of x.
@@ -175,8 +175,8 @@ def line_chart(
 
 
 def _span(begin: float, end: float) -> str:
-    left = _place(begin, WIDTH)
-    return f"M{left} 0H{max(_place(end, WIDTH), left + 2)}V{HEIGHT}H{left}z"
+    x = _place(begin, WIDTH)
+    return f"M{x} 0H{max(_place(end, WIDTH), x + 2)}V{HEIGHT}H{x}z"
 
 
 def _place(fraction: float, whole: int) -> int:

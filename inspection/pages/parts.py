@@ -1,7 +1,6 @@
-"""Nine types that sections consist of: Table, Tiles, Figure, Text, Chip, Link, Notice, Drawing and Sheet.
+"""Parts of page sections: Table, Tiles, Figure, Text, Chip, Link, Notice, Drawing and Sheet.
 
-A cell is text, a Figure, Text, Chip or Link, or a tuple of cells one below the other. templates/parts.html.j2 draws all
-of them.
+A cell is a string, Figure, Text, Chip or Link, or a tuple of cells, one per line. templates/parts.html.j2 renders them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from inspection.pages.rendering import Html, render_macro
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its unit; its exact value stands beside the text, for programs."""
+    """A number with its unit; the HTML also has its exact value, for programs."""
 
     name: str
     """Path of the number, such as indicators.step_s: unique in a page."""
@@ -42,16 +41,16 @@ class Text:
     """Text in a style: within a cell a span, between parts a paragraph, heading or list."""
 
     cells: Sequence[Cell]
-    """One behind the other; of a list, a line each. A string is one cell."""
+    """In a row, or one per line in a list. A string is one cell."""
     style: str = ""
-    """code, strong, small; of a part also title, pre, list, note and missing; other words are classes."""
+    """code, strong, small; of a part also title, pre, list, note and missing; others are CSS classes."""
     id: str = ""
     """Of a part."""
 
 
 @dataclass(frozen=True)
 class Chip:
-    """A state as a word with a sign."""
+    """A state as text with an icon."""
 
     state: str
     text: str = ""
@@ -60,7 +59,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class Link:
-    """Text that links to an address, where there is one."""
+    """Text with an optional link."""
 
     text: str
     address: str = ""
@@ -80,8 +79,8 @@ class Table:
     head: Sequence[Cell]
     """Empty: names and their values, without a head."""
     rows: Sequence[Sequence[Cell]]
-    words: int = 1
-    """Number of columns of text from the left; others are numbers, aligned right."""
+    text_columns: int = 1
+    """Number of columns with text, from the left; all others have numbers, aligned right."""
     note: str = ""
     style: str = ""
     classes: Sequence[Sequence[str]] = ()
@@ -144,12 +143,12 @@ def grid(parts: Sequence[Part]) -> Html:
 
 
 def absent(name: str, reason: str) -> Text:
-    """Return the reason why a part has no data."""
+    """Return a part with the reason why data is missing."""
     return Text(reason, "missing", id=f"absent-{name}")
 
 
 def note(text: str) -> Text | None:
-    """Return a remark in smaller print; None where it is empty."""
+    """Return a remark in small print; None for an empty text."""
     return Text(text, "note") if text else None
 
 
@@ -164,7 +163,7 @@ def picture(jpeg: str, size: tuple[int, int], *, alt: str, tooltip: str, width: 
     Args:
         jpeg: Base64; anything else is no picture.
         size: Width and height in pixels.
-        alt: Its content in words.
+        alt: Its content as text.
         tooltip: Text where the mouse rests.
         width: In pixels, as shown; it is three times as high at most.
     """

@@ -1,4 +1,4 @@
-"""Numbers as text, each with its unit; text cut and cleaned for display."""
+"""Formatting of numbers with units, and shortening of text for display."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 NBSP = "\u00a0"
 NOT_MEASURED = "not measured"
-# Controls, halves of surrogate pairs (UTF-8 has none) and marks that turn the direction of what follows.
+# Control characters, lone surrogates (invalid in UTF-8), and marks that change the text direction.
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 
 
 def shorten(value: str, limit: int) -> str:
-    """Return a string cut to a number of characters, with an ellipsis where something was cut."""
+    """Return a string cut to a number of characters, with an ellipsis if it was cut."""
     return value if len(value) <= limit else value[: limit - 1] + "…"
 
 
@@ -53,13 +53,13 @@ def percent(value: float) -> str:
 
 
 def exact_percent(value: float) -> str:
-    """Return a fraction in percent with two decimals: accuracies, of which one image in thousands counts."""
+    """Return a fraction in percent with two decimals: for accuracies, where one image in thousands matters."""
     return f"{value * 100:.2f}{NBSP}%"
 
 
 def seconds(value: float) -> str:
-    """Return seconds in the unit that suits them."""
-    # Rounded before it is split: 179.7 is three minutes, not two and sixty seconds.
+    """Return seconds in a suitable unit."""
+    # Rounded before splitting: 179.7 is 3 min 0 s, not 2 min 60 s.
     whole = round(value) if math.isfinite(value) else value
     if whole >= 7200:
         return f"{number(value / 3600)}{NBSP}h"
@@ -77,7 +77,7 @@ def milliseconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Return bytes in the unit that suits them, in powers of ten as stages say it."""
+    """Return bytes in a suitable unit, in powers of ten."""
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(value) >= least:
             return f"{number(value / least)}{NBSP}{unit}"
@@ -90,7 +90,7 @@ def usd(value: float) -> str:
 
 
 def flops(value: float) -> str:
-    """Return floating point operations in the unit that suits them."""
+    """Return floating point operations in a suitable unit."""
     for unit, power in (("TFLOP", 12), ("GFLOP", 9), ("MFLOP", 6)):
         if value >= 10**power:
             return f"{number(value / 10**power)}{NBSP}{unit}"
@@ -103,7 +103,7 @@ def several(number_of: int, thing: str, things: str = "") -> str:
 
 
 def instant(value: float) -> str:
-    """Return a time, in seconds since the epoch, as date and time of day in UTC; one that no calendar has, as it is."""
+    """Return a time, in seconds since the epoch, as date and time in UTC; out-of-range values as numbers."""
     try:
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}{NBSP}UTC"
     except (ValueError, OverflowError, OSError):

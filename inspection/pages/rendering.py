@@ -1,7 +1,7 @@
 """Jinja environment of pages: every value is escaped, for HTML or for Markdown by the name of the template.
 
-`Html` and `Markdown` are the only strings that go into a page as they are. In Markdown, characters with a meaning
-become references, which all readers show as the character (CommonMark 0.31, section 2.5).
+Only strings of the types `Html` and `Markdown` are not escaped. In Markdown, special characters become references
+(CommonMark 0.31, section 2.5).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from inspection.pages.quantities import UNPRINTABLE, instant, several, shorten
 
 _FOLDER = Path(__file__).parent
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-# By state: the class of its colour, and the path of its sign in a square of 16.
+# By state: class of its colour, and path of its icon in a square of 16.
 _CHECK, _CROSS, _EXCLAMATION, _DASH = "M4.5 8.3l2.4 2.4 4.6-5", "M5 5l6 6M11 5l-6 6", "M8 4.2v4.6M8 11.4h.01", "M5 8h6"
 _STATES = {
     **dict.fromkeys(("succeeded", "done", "passed", "proven", "kept"), ("good", _CHECK)),
@@ -32,20 +32,20 @@ _STATES = {
     "interrupted": ("warning", "M6.2 5v6M9.8 5v6"),
     "failed": ("bad", _CROSS),
 }
-# What means something in Markdown or HTML; an underscore within a word means nothing, an address would become a link.
+# Special characters of Markdown or HTML, outside of words for underscores; `://` would become a link.
 _SPECIAL = re.compile(r"[&<>`*\[\]\\|~$#]|(?<!\w)_|_(?!\w)|:(?=//)")
 _SPACES = re.compile(r"[^\S\u00a0]+")
 _CELL_LIMIT, _CODE_LIMIT = 300, 1500
 
 
 class Html(Markup):
-    """HTML: goes into a page as it is."""
+    """HTML that is not escaped."""
 
     __slots__ = ()
 
 
 class Markdown(str):
-    """Markdown: goes into a Markdown template as it is."""
+    """Markdown that is not escaped."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ def cell(text: str, limit: int = _CELL_LIMIT) -> Markdown:
 
 
 def code(text: str) -> Markdown:
-    """Return a path or a hash as Markdown code; as plain text where code would not hold it."""
+    """Return a path or a hash as Markdown code; as escaped text if code cannot contain it."""
     line = _one_line(text, _CODE_LIMIT)
     return Markdown(f"`{line}`") if line and not re.search("[`|<>&]", line) else cell(text, _CODE_LIMIT)
 
@@ -81,7 +81,7 @@ def render_markdown(template: str, **values: Any) -> str:
 
 
 def document(title: str, **values: Any) -> str:
-    """Return a page as one HTML file without a script, which requests nothing.
+    """Return a page as one HTML file without scripts and external resources.
 
     Args:
         title: Of the window.
@@ -93,7 +93,7 @@ def document(title: str, **values: Any) -> str:
 
 
 def plain_page(title: str, text: str) -> str:
-    """Return an HTML file with a heading and a paragraph, in place of a page that cannot be made."""
+    """Return an HTML file with a heading and a paragraph, in place of a page that cannot be rendered."""
     return document(title, heading=title, facts=(), state="", sections=(text,), footer="", navigation=())
 
 

@@ -1,4 +1,4 @@
-"""Input of all sections: the run, size limits, and links. Only known schemes become links; other URIs stay text."""
+"""Input of all sections: the run, size limits, and links. Only URIs with known schemes become links."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ CONSOLE = "https://console.cloud.google.com/"
 _SAFE = "/%:@!$&'()*+,;=~-._"
 
 Href = Callable[[str], str | None]
-"""The address that opens a URI; None: it is shown as text."""
+"""Maps a URI to an address to open it; None: shown as text."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Number of rows, points and characters of a page; it names what it leaves out."""
+    """Number of rows, points and characters of a page; omissions are noted."""
 
     rows: int = 40
     cells: int = 24
-    """Rows and columns of a heat map; of more classes, the most frequent confusions are listed."""
+    """Rows and columns of a heat map; with more classes, the most frequent confusions are listed."""
     pictures: int = 60
     worst: int = 24
     points: int = 400
@@ -63,22 +63,22 @@ class Context:
         return shorten(value, self.limits.message)
 
     def link(self, uri: str, text: str) -> Link:
-        """Return a link to a URI; objects of a bucket, and what has no address, show the URI beside it."""
+        """Return a link to a URI; objects in buckets, and URIs without an address, are shown too."""
         address = self.href(uri) or ""
         return Link(text, address, "" if address and not uri.startswith("gs://") else shown_uri(uri))
 
-    def why_absent(self, name: str, stage: str, what: str) -> Text:
-        """Return the reason why something from a stage is not there."""
+    def why_absent(self, name: str, stage: str, subject: str) -> Text:
+        """Return the reason why a stage's data is missing."""
         view = self.view.stage(stage)
         if view is None:
-            return absent(name, f"{what}: this run has no stage {stage}")
+            return absent(name, f"{subject}: this run has no stage {stage}")
         if view.state in ("done", "reused"):
-            return absent(name, f"{what}: the files of stage {stage} could not be read (see Overview)")
-        # A stage that was not started has its reason in the one that ended the run.
+            return absent(name, f"{subject}: the files of stage {stage} could not be read (see Overview)")
+        # The reason of a stage that was not started is the stage that ended the run.
         stages = [view, *(each for each in self.view.stages if each is not view and each.state in ENDED_EARLY)]
         states = ", ".join(f"stage {each.name}: {each.state}" for each in stages)
         error = stages[-1].error.partition("\n")[0]
-        return absent(name, f"{what}: {states}{f' ({shorten(error, 300)})' if error else ''}")
+        return absent(name, f"{subject}: {states}{f' ({shorten(error, 300)})' if error else ''}")
 
 
 def finite(values: Sequence[float]) -> list[float]:
@@ -87,7 +87,7 @@ def finite(values: Sequence[float]) -> list[float]:
 
 
 def not_finite(curves: Iterable[Curve]) -> list[str]:
-    """Return a sentence on each curve that has values that are NaN or infinite."""
+    """Return a sentence on each curve with NaN or infinite values."""
     return [
         f"{shorten(curve.name, 60)}: {several(curve.not_finite, 'value')} not finite, the first at step "
         f"{curve.first_not_finite:,}"
@@ -96,14 +96,14 @@ def not_finite(curves: Iterable[Curve]) -> list[str]:
     ]
 
 
-def omitted(shown: int, total: int, what: str) -> str:
-    """Return a remark on rows that are left out; empty: none are."""
-    return f"{total - shown:,} more {what} are left out here." if total > shown else ""
+def omitted(shown: int, total: int, items: str) -> str:
+    """Return a remark on omitted rows; empty if there are none."""
+    return f"{total - shown:,} more {items} are not shown." if total > shown else ""
 
 
-def first(cells: Sequence[Cell], limit: int, what: str) -> list[Cell]:
-    """Return the first cells, and as the last one a remark on those that are left out."""
-    return [*cells[:limit], *filter(None, [omitted(limit, len(cells), what)])]
+def first(cells: Sequence[Cell], limit: int, items: str) -> list[Cell]:
+    """Return the first cells, followed by a remark on the omitted ones."""
+    return [*cells[:limit], *filter(None, [omitted(limit, len(cells), items)])]
 
 
 def beside(line: str) -> Href:
@@ -128,7 +128,7 @@ def elsewhere(uri: str) -> str | None:
 
 
 def console(uri: str) -> str | None:
-    """Return the console's page of an object, or of a folder (a URI that ends in /); None: it is in no bucket."""
+    """Return the console's page of an object, or of a folder (a URI that ends in /); None: not in a bucket."""
     if not uri.startswith("gs://"):
         return None
     kind = "" if uri.endswith("/") else "_details/"

@@ -60,7 +60,7 @@ def _tiles(shards: ShardManifest) -> Tiles:
 
 def _classes(context: Context, shards: ShardManifest) -> Table:
     splits, limit = [(name, shards.splits[name]) for name in SPLITS], context.limits.rows
-    # A split may have fewer classes than the manifest lists.
+    # A split may list fewer classes than the manifest.
     columns = [[*split.samples_by_class, *[0] * len(shards.classes)] for _, split in splits]
     totals = [sum(column[place] for column in columns) for place in range(len(shards.classes))]
     most, places, remark = max(totals, default=0) or 1, list(range(len(totals))), ""
@@ -120,5 +120,5 @@ def _rejected(context: Context, shards: ShardManifest) -> Iterator[Part]:
 
 
 def reason_kind(reason: str) -> str:
-    """Return a reason without what differs from file to file: numbers, and quoted text."""
+    """Return a reason with numbers and quoted text replaced, to group files."""
     return re.sub(r"'[^']*'|\"[^\"]*\"", "…", re.sub(r"\d+", "N", reason[:500]))

@@ -66,7 +66,7 @@ def _precisions(context: Context, document: ExportManifest) -> Table:
 
     def row(name: str) -> tuple[Cell, ...]:
         value, attempt = values.get(name), tried.get(name)
-        # From torch; positive is worse.
+        # Positive: worse than torch.
         drop = None if reference is None or value is None or name == "torch" else scale * (reference - value)
         shown = "0" if not drop else f"{drop:+.2g}" if abs(drop) < 0.01 else f"{drop:+.2f}"
         reasons: list[Cell] = []
@@ -90,7 +90,7 @@ def _precisions(context: Context, document: ExportManifest) -> Table:
     shown, remark = names[: context.limits.rows], omitted(context.limits.rows, len(names), "precisions")
     title = metric.replace("_", " ").capitalize()
     head = ("Precision", "Outcome", "Reason", title, f"Drop from torch{' (points)' if is_percent else ''}")
-    caption = f"{title} on {count(document.proof_samples)} test samples; {document.asked_precision} was asked for"
+    caption = f"{title} on {count(document.proof_samples)} test samples; {document.asked_precision} was requested"
     return Table("precisions", caption, head, [row(name) for name in shown], 3, remark)
 
 
@@ -98,7 +98,7 @@ def _gates(context: Context, document: ExportManifest) -> Table:
     verification = context.view.verification
     gates = [*document.gates, *(verification.gates if verification is not None else [])]
     passed = sum(gate.status == "passed" for gate in gates)
-    # By the alphabet: failed, not run, passed.
+    # Alphabetical: failed, not run, passed.
     shown = sorted(gates, key=lambda gate: gate.status)[: 2 * context.limits.rows]
     head = ("Gate", "Status", "File", "Ran on", "Measured, and its limit", "Reason")
     remark = omitted(len(shown), len(gates), "gates")
@@ -141,7 +141,7 @@ def _latency(context: Context, document: ExportManifest) -> Table:
 
 
 def _hashes(context: Context) -> Iterator[Part]:
-    """Yield the hashes from the source's listing to the served file: of each document, and of what it was made from."""
+    """Yield the hashes from the source's listing to the served file: of each document and its inputs."""
     view = context.view
     documents: dict[str, Contract | None] = {
         "shard": view.shards,

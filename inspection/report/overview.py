@@ -1,4 +1,4 @@
-"""Section with the answers that a reader wants first: state, cause, what is kept, quality, proof, cost, differences."""
+"""Section Overview: state, error, reusable output, quality, proof, cost, differences from the previous run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from inspection.view import Attempt, RunView, StageView
 
 # Rows of the table of attempts: the newest of all stages.
 _MOST_ATTEMPTS = 5
-# By place of the run; a job of Vertex AI that has ended takes no second one of its id.
+# By place of the run.
 _COMMANDS = {
     "local": "shardline run CONFIG",
     "vertex": "shardline submit CONFIG",
@@ -51,14 +51,14 @@ def _parts(context: Context) -> Iterator[Part | None]:
     yield pairs("summary", "The run in short", list(_summary(context)))
     if warnings := [context.message(text) for text in _warnings(view)]:
         yield Notice("warning", "Warnings", [Text(first(warnings, rows, "warnings"), "list")])
-    yield _stages(context) if view.stages else absent("stages", "Nothing is known of this run's stages.")
+    yield _stages(context) if view.stages else absent("stages", "This run has no information on its stages.")
     if attempts := [(stage, attempt) for stage in view.stages for attempt in stage.attempts]:
         attempts.sort(key=lambda pair: pair[1].started_at or 0.0)
         shown = [_attempt(context, *pair) for pair in attempts[-_MOST_ATTEMPTS:]]
-        remark = omitted(len(shown), len(attempts), "attempts, which started before these,")
+        remark = omitted(len(shown), len(attempts), "attempts, earlier ones,")
         table = Table("attempts", "Starts of stages", ("Attempt", "Stage", "Started", "Ended", "Log"), shown, 5, remark)
         yield Notice("fold", f"Attempts ({len(attempts):,})", [table], "attempts-fold")
-    # An unknown price has its tile.
+    # An unknown price has a tile.
     if missing := [each for each in view.missing if each.what != "cost"]:
         lines = [f"{context.name(each.what)}: {context.message(each.reason)}" for each in missing]
         files = Text(first(lines, 2 * rows, "files"), "list")
@@ -90,7 +90,7 @@ def _tiles(context: Context, figures: RunHeadline) -> Tiles:
 
 
 def _validation(view: RunView) -> str:
-    """Return the newest value of a metric on the validation split, of a training that has not ended."""
+    """Return the newest validation metric of a training in progress."""
     curves = [curve for curve in view.curves if curve.name.startswith("validation/") and curve.values]
     curves.sort(key=lambda curve: not is_proportion(view.task, curve.name.partition("/")[2]))
     texts = (
@@ -109,10 +109,10 @@ def _failures(context: Context) -> Iterator[Notice]:
         yield _failure(context, "The run", view.state, view.error, "run")
 
 
-def _failure(context: Context, what: str, state: str, error: str, name: str) -> Notice:
-    """Return an error in full: what was given, what is allowed, what to do."""
+def _failure(context: Context, subject: str, state: str, error: str, name: str) -> Notice:
+    """Return an error in full, with allowed values and remedy."""
     end = {"interrupted": "was interrupted", "stopped": "was stopped"}.get(state, "failed")
-    title = Chip(state if state in ENDED_EARLY else "failed", f"{what} {end}")
+    title = Chip(state if state in ENDED_EARLY else "failed", f"{subject} {end}")
     severity = "bad" if end == "failed" else "warning"
     return Notice(severity, [title], [Text(context.message(error), "pre")], f"error-{name}")
 
@@ -140,9 +140,9 @@ def _summary(context: Context) -> Iterator[tuple[str, Cell]]:
 
 
 def _kept(view: RunView) -> str:
-    """Return what a run that has not ended well leaves for the next one."""
-    done = [stage.name for stage in view.stages if stage.state in ("done", "reused")]
-    texts = [f"output of {', '.join(done)}"] if done else []
+    """Return the output that the next run can reuse after an unsuccessful one."""
+    finished = [stage.name for stage in view.stages if stage.state in ("done", "reused")]
+    texts = [f"output of {', '.join(finished)}"] if finished else []
     train = view.stage("train")
     if train is not None and train.state not in ("done", "reused"):
         steps = [mark.step for mark in view.marks if mark.kind in ("checkpoint", "best") and mark.step is not None]
@@ -163,7 +163,7 @@ def _next_of_export(view: RunView) -> str:
 
 
 def _argument(folder: str) -> str:
-    """Return a run's folder as an argument of a command that is typed anywhere."""
+    """Return a run's folder as a quoted shell argument."""
     return shlex.quote(shown_uri(folder))
 
 
@@ -172,7 +172,7 @@ def _difference(context: Context) -> Cell:
     assert previous is not None
     of = context.name(previous.id)
     if not previous.changes:
-        return f"no difference to {of}" if previous.data_known else f"configuration of {of}; its data is not known"
+        return f"no difference to {of}" if previous.data_known else f"configuration of {of}; its data is unknown"
     texts = [
         f"{context.name(each.name)} {context.name(each.before) or NO_VALUE} \u2192 {context.name(each.now) or NO_VALUE}"
         for each in previous.changes[:3]
@@ -183,7 +183,7 @@ def _difference(context: Context) -> Cell:
 
 
 def _facts(view: RunView) -> Iterator[tuple[str, str]]:
-    """Yield what was run: data, network, training and machine."""
+    """Yield data, network, training and machine of the run."""
 
     def keys(name: str) -> dict[str, Any]:
         value = view.config.get(name)
@@ -230,7 +230,7 @@ def _warnings(view: RunView) -> list[str]:
     texts = [f"data: {text}" for text in [*(view.shards.warnings if view.shards else ()), *view.data_warnings]]
     texts += [f"training: {text}" for text in not_finite(view.curves)]
     if (document := view.export) is not None and document.asked_precision != document.precision:
-        texts.append(f"export: {document.asked_precision} was refused by its gates; {document.precision} is exported")
+        texts.append(f"export: {document.asked_precision} failed its gates; {document.precision} is exported")
     return texts
 
 
@@ -247,7 +247,7 @@ def _stage(context: Context, stage: StageView) -> tuple[Cell, ...]:
         text = f"{count(progress.done)} of {count(progress.total)} {progress.unit}: {context.name(progress.message)}"
         lines = [text, Text(f"at {instant(progress.at)}", "small")]
     if stage.uri is not None:
-        # The console has other pages for folders than for objects.
+        # The console has different pages for folders and objects.
         is_remote = stage.uri.startswith("gs://")
         lines.append(context.link(f"{stage.uri.rstrip('/')}/" if is_remote else stage.uri, "folder"))
     state: list[Cell] = [Chip(stage.state)]
@@ -279,7 +279,7 @@ def _attempt(context: Context, stage: StageView, attempt: Attempt) -> tuple[Cell
 
 
 def _logs(context: Context, attempt: Attempt) -> list[Cell]:
-    """Return links to an attempt's log; on Vertex AI the service keeps it, and the run's page there links to it."""
+    """Return links to an attempt's log; on Vertex AI, to its folder and the run's page, which has the logs."""
     if attempt.log is not None:
         return [context.link(attempt.log, "log")]
     address, page = console(f"{attempt.folder.rstrip('/')}/"), context.view.console
@@ -292,7 +292,7 @@ def _logs(context: Context, attempt: Attempt) -> list[Cell]:
 def _configuration(context: Context) -> Iterator[Part | None]:
     config, limit = context.view.config, context.limits.config
     if not config:
-        yield absent("configuration", "The configuration is not known: the run's record could not be read.")
+        yield absent("configuration", "The configuration is unknown: the run's record could not be read.")
         return
     text = yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     parts, remark = [Text(shorten(text, limit), "pre")], omitted(limit, len(text), "characters")

@@ -38,7 +38,7 @@ _SECTIONS: dict[str, tuple[str, Callable[[Context], Html]]] = {
 SECTIONS = tuple((name, title) for name, (title, _) in _SECTIONS.items())
 """Ids and titles, in their order."""
 _OF_STAGES = {"shard": ("data",), "profile": ("profile",), "train": ("results", "training"), "export": ("export",)}
-# What every page begins with.
+# First bytes of every page.
 _HEAD = b'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
 
 
@@ -47,7 +47,7 @@ def write_report(run: str, output: str | None) -> str:
 
     Args:
         run: Folder of a run or of a line, or the id of a run below ./runs.
-        output: File to write; None: report.html in the run's folder. Only an earlier page is replaced.
+        output: File to write; None: report.html in the run's folder. Only an earlier report is replaced.
 
     Raises:
         ConfigError: There is no such run, or the file cannot be written.
@@ -57,7 +57,7 @@ def write_report(run: str, output: str | None) -> str:
     if storage.is_local(target) and storage.local_path(target).is_dir():
         target = storage.join(target, PAGE_NAME)
     _require_replaceable(target)
-    # Beside the run's own documents, links to them stay right when the whole line is moved or copied.
+    # In the run's folder, relative links stay valid when the line is moved or copied.
     is_beside = target.rpartition("/")[0] == place.folder
     page = render_report(read_run(place), href=None if is_beside else elsewhere)
     try:
@@ -76,12 +76,12 @@ def _require_replaceable(target: str) -> None:
     try:
         head = storage.read_range(target, 0, len(_HEAD))
     except (OSError, StorageError):
-        # Not there; writing reports what cannot be written.
+        # Missing or unreadable; writing reports errors.
         return
     if head != _HEAD:
         raise ConfigError(
-            f"{storage.display(target)} is there, and is no page of a run",
-            allowed="a new file, or an earlier page, which is replaced",
+            f"{storage.display(target)} exists, and is not a report of a run",
+            allowed="a new file, or an earlier report, which is replaced",
             todo="choose another --to, or delete the file yourself",
         )
 
@@ -91,7 +91,7 @@ def render_report(view: RunView, *, href: Href | None = None) -> str:
 
     Args:
         view: The run.
-        href: Addresses of links; None: the page lies in LINE/runs/ID/, and links are relative to it.
+        href: Addresses of links; None: relative links for a page in LINE/runs/ID/.
     """
     state_note = headline(view).figure("state").note
     facts: list[Cell] = [f"Run {shorten(view.id, 120)}", *([state_note] if view.state != "interrupted" else [])]
@@ -129,7 +129,7 @@ def _fit(
     names: Sequence[str],
     navigation: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the page; while it is too large, the limits are halved."""
+    """Return the page, with limits halved until it is small enough."""
     limits = Limits()
     footer = f"Read {instant(view.seen_at)}. Values that were not measured are never shown as 0. Costs are estimates."
     while True:
@@ -149,10 +149,7 @@ def _fit(
 
 
 def _section(context: Context, name: str) -> Html:
-    """Return a section; where the run's numbers cannot be drawn, it has the reason and the others are drawn.
-
-    A schema bounds no number: nothing can be made of a count of 400 digits.
-    """
+    """Return a section, or the reason why it cannot be drawn, for example a count of 400 digits."""
     title, draw = _SECTIONS[name]
     try:
         return draw(context)

@@ -12,7 +12,7 @@ from inspection.pages.quantities import percent, seconds, several, size
 from inspection.pages.rendering import Html
 from inspection.report.context import NO_VALUE, Context, first, omitted
 
-# Ranks whose breakdown is shown; the traces of all of them are files beside the report.
+# Maximum number of ranks with a breakdown; files beside the report have the traces of all.
 _MOST_RANKS = 4
 _SHADES = 5
 # Of indicators: title, unit, and target with its direction (docs/profiling.md).
@@ -31,7 +31,7 @@ _INDICATORS: dict[str, tuple[str, str, str]] = {
     "flops_per_sample": ("Operations of the model per sample", "flops", ""),
     "peak_flops": ("Peak of the GPU per second, at this precision", "flops", ""),
     "memory_peak_bytes": ("Peak memory of a rank", "size", ""),
-    "memory_limit_bytes": ("Memory that a rank may take", "size", ""),
+    "memory_limit_bytes": ("Memory available to a rank", "size", ""),
 }
 
 
@@ -41,7 +41,7 @@ def profile(context: Context) -> Html:
     if report is None:
         return section("profile", "Profile", context.why_absent("profile", "profile", "The profile"))
     if report.method == "off":
-        text = "The profile is off: training takes its default slot size and number of workers."
+        text = "The profile is off: training uses the default slot size and number of workers."
         return section("profile", "Profile", absent("profile", text))
     failed = [
         f"{point.slot_size} x {several(point.num_workers, 'worker')}: {point.outcome} {context.name(point.reason)}"
@@ -142,7 +142,7 @@ def _findings(context: Context, report: ProfileReport) -> Iterator[Part | None]:
 
 
 def _breakdown(values: Indicators, summaries: Sequence[TraceSummary]) -> Iterator[Part]:
-    """Yield the breakdown of a step by rank, and the indicators; what was not measured is named once."""
+    """Yield the breakdown of a step by rank, and the indicators, with a list of those not measured."""
     yield Text("Time of a step", "title")
     shown = [summary for summary in summaries[:_MOST_RANKS] if summary.breakdown_s]
     if shown:

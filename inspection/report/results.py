@@ -19,7 +19,7 @@ from inspection.task_metrics import is_share
 from inspection.view import WorstSample
 
 _SHADES = 5
-# Classes of a confusion matrix that leaves room beside it.
+# Maximum number of classes of a confusion matrix with a table beside it.
 _MOST_BESIDE = 12
 
 
@@ -72,8 +72,8 @@ def _metrics(
     remarks = []
     if checkpoint is not None:
         account = context.view.goodput
-        known = account is not None and account.steps >= max(checkpoint.best_step, checkpoint.step)
-        steps = f" of {count(account.steps)}" if account is not None and known else ""
+        has_steps = account is not None and account.steps >= max(checkpoint.best_step, checkpoint.step)
+        steps = f" of {count(account.steps)}" if account is not None and has_steps else ""
         weights = f", weights of the {checkpoint.evaluated}" if checkpoint.evaluated else ""
         ended = f"; training ended by {checkpoint.ended_by}" if checkpoint.ended_by else ""
         step = f"step {count(checkpoint.best_step)}{steps}, epoch {count(checkpoint.epoch)}"
@@ -101,18 +101,18 @@ def _classification(
     tables = [_confusion(context, details), _classes(context, details)]
     yield from [grid(tables)] if len(details.classes) <= _MOST_BESIDE else tables
     if left_out := details.confusion_left_out:
-        yield note(f"{count(left_out)} samples in the smallest cells were left out by the evaluation.")
+        yield note(f"{count(left_out)} samples in the smallest cells were omitted by the evaluation.")
 
 
 def _confusion(context: Context, details: ClassificationDetails) -> Table:
-    """Return the confusion matrix; of many classes the most frequent confusions."""
+    """Return the confusion matrix; with many classes, the most frequent confusions."""
     names = [context.name(outcome.name) for outcome in details.classes]
     if len(names) > context.limits.cells:
         wrong = sorted((cell for cell in details.confusion if cell[0] != cell[1]), key=lambda cell: -cell[2])
         shown = wrong[: context.limits.rows]
-        known = dict(enumerate(names))
+        name_of = dict(enumerate(names))
         pairs: list[tuple[Cell, ...]] = [
-            (known.get(label, "?"), known.get(guess, "?"), Figure(f"confusion.{label}.{guess}", samples, "count"))
+            (name_of.get(label, "?"), name_of.get(guess, "?"), Figure(f"confusion.{label}.{guess}", samples, "count"))
             for label, guess, samples in shown
         ]
         caption = f"Of {count(len(names))} classes the most frequent confusions"
@@ -166,14 +166,14 @@ def _classes(context: Context, details: ClassificationDetails) -> Table:
     )
 
 
-def _lowest(context: Context, ranks: Sequence[float | None], what: str, rank: str) -> tuple[list[int], str]:
-    """Return the places to show, of very many those with the lowest rank, and a remark on the others."""
+def _lowest(context: Context, ranks: Sequence[float | None], items: str, rank: str) -> tuple[list[int], str]:
+    """Return the places to show, those with the lowest rank if there are many, and a remark on the others."""
     places, limit = list(range(len(ranks))), context.limits.rows
     if len(places) <= limit:
         return places, ""
-    # What has no sample has no rank, and comes last.
+    # Without samples there is no rank; these come last.
     places.sort(key=lambda place: (ranks[place] is None, ranks[place] or 0.0))
-    return places[:limit], f"Of {len(places):,} {what} the {limit} with the lowest {rank} are shown."
+    return places[:limit], f"Of {len(places):,} {items} the {limit} with the lowest {rank} are shown."
 
 
 def _share(part: int, total: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Section on the training: curves over steps, its stops over time, and where its time and money went."""
+"""Section on the training: curves over steps, events over time, and the account of time and cost."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from inspection.task_metrics import is_share
 from inspection.training import TIME_CLASSES, thin
 from inspection.view import Curve, Mark, Money
 
-# Titles of charts, and their curves in the order of their colours. Metrics of the task have charts after the first of
-# these; a curve that none of them names has a chart of its own.
+# Titles of charts, and their curves in the order of their colours. Charts of the task's metrics come after the
+# first of these; each remaining curve has its own chart.
 _CHARTS: dict[str, tuple[str, ...]] = {
     "Loss": ("train/loss", "validation/loss"),
     "Learning rate": ("train/learning_rate",),
@@ -26,7 +26,7 @@ _CHARTS: dict[str, tuple[str, ...]] = {
     "RAM of the first rank": ("memory/resident_bytes", "memory/resident_peak_bytes"),
     "Peak memory of the first rank's GPU": ("memory/gpu_allocated_peak_bytes", "memory/gpu_reserved_peak_bytes"),
 }
-# Curves whose last value in a line says as much as a chart.
+# Curves shown by their last value.
 _WITHOUT_CHART = ("train/epoch", "train/skipped_steps")
 # By kind: row of the strip, shape around (0, 0), name.
 _MARKS: dict[str, tuple[int, str, str]] = {
@@ -79,7 +79,7 @@ def _curves(context: Context, curves: Sequence[Curve]) -> Iterator[Part | None]:
     rows = max(curve.rows for curve in curves)
     if any(curve.rows > min(len(curve.values), max(4, limits.points)) for curve in curves):
         most = count(max(4, limits.points))
-        yield note(f"Of up to {count(rows)} values per curve at most {most} are drawn; extremes stay.")
+        yield note(f"Of up to {count(rows)} values per curve at most {most} are drawn, including extremes.")
     if any(mark.kind in (*_STOPS, "resume") for mark in context.view.marks):
         yield note("Vertical lines: stops and resumes. Shaded: steps that were repeated after them.")
     drawn = sum(len(chart) for _, chart in charts) + min(len(flat), limits.rows)
@@ -102,12 +102,12 @@ def group(curves: Sequence[Curve], context: Context) -> list[tuple[str, list[Cur
         name.replace("_", " ").capitalize(): tuple(f"{split}/{name}" for split in ("train", "validation", "test"))
         for name in sorted(names, key=lambda name: (name != headline, name))[: max(0, limit // 2)]
     }
-    # Rates of what the task counts besides samples, such as tokens.
+    # Rates of the task's further units, such as tokens.
     units = [name.removeprefix("train/").removesuffix("_per_s") for name in by_name if name.endswith("_per_s")]
     rates = {f"Throughput, {unit}/s": (f"train/{unit}_per_s",) for unit in units if unit != "samples"}
     charts = list(_CHARTS.items())
-    wanted = [charts[0], *metrics.items(), *charts[1:3], *rates.items(), *charts[3:]]
-    grouped = [(title, [by_name.pop(name) for name in names if name in by_name]) for title, names in wanted]
+    ordered = [charts[0], *metrics.items(), *charts[1:3], *rates.items(), *charts[3:]]
+    grouped = [(title, [by_name.pop(name) for name in names if name in by_name]) for title, names in ordered]
     grouped = [(title, chart) for title, chart in grouped if chart]
     room = max(0, limit - sum(len(chart) for _, chart in grouped))
     return grouped + [(curve.name, [curve]) for curve in list(by_name.values())[:room]]
@@ -175,7 +175,7 @@ def _strip(context: Context, curves: Sequence[Curve]) -> Iterator[Part | None]:
         return
     start, gaps = min(times), find_gaps(marks)
     x = time_axis(max(times) - start)
-    # Checkpoints say least, and are left out where there are too many.
+    # If there are too many marks, checkpoints are omitted first.
     drawn = marks if len(marks) <= context.limits.points else [mark for mark in marks if mark.kind != "checkpoint"]
     drawn = drawn[-context.limits.points :]
     counts = {kind: sum(mark.kind == kind for mark in marks) for kind in _MARKS}
@@ -217,13 +217,13 @@ def _describe(mark: Mark, name: str) -> str:
 
 def _time(record: GoodputRecord) -> Iterator[Part | None]:
     values = {field: getattr(record, field) for field in TIME_CLASSES}
-    known = {field: max(0.0, value) if math.isfinite(value) else 0.0 for field, value in values.items()}
-    total = sum(known.values()) or 1.0
+    finite_values = {field: max(0.0, value) if math.isfinite(value) else 0.0 for field, value in values.items()}
+    total = sum(finite_values.values()) or 1.0
     rows: list[tuple[Cell, ...]] = [
         (
             name,
-            Figure(f"time.{field}", values[field], "seconds", bar=known[field] / total),
-            percent(known[field] / total) if math.isfinite(values[field]) else NO_VALUE,
+            Figure(f"time.{field}", values[field], "seconds", bar=finite_values[field] / total),
+            percent(finite_values[field] / total) if math.isfinite(values[field]) else NO_VALUE,
         )
         for field, name in TIME_CLASSES.items()
     ]

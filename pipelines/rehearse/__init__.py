@@ -1,1 +1,1 @@
-"""`shardline rehearse`: a submission against a Google Cloud on this machine, and what it is compared with."""
+"""`shardline rehearse`: a submission to a simulated Google Cloud on this machine, compared with an undisturbed run."""

@@ -1,7 +1,7 @@
-"""What a configuration becomes for a rehearsal: the same, with what it lacks filled in and its source copied.
+"""Configuration of a rehearsal: stand-ins for missing cloud settings, and local copies of source and weights.
 
-A configuration that names a project, a bucket and images is rehearsed as it is: its pipeline has the hash that
-`shardline compile` prints. One for a laptop gets stand-ins, and the report says which.
+A configuration with project, bucket and images is rehearsed unchanged: its pipeline has the hash that `shardline
+compile` prints. A configuration for a laptop gets stand-ins, which the report lists.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _STAND_IN = "us-central1-docker.pkg.dev/rehearsal-project/stand-in"
 
 @dataclass
 class RehearsalConfig:
-    """A configuration that can be rehearsed."""
+    """A configuration for a rehearsal."""
 
     config: RunConfig
     stand_ins: list[str] = field(default_factory=list)
-    """What was filled in, in words."""
+    """Settings that were filled in, as `KEY = VALUE`."""
     buckets: set[str] = field(default_factory=set)
-    """Buckets that there must be."""
+    """Buckets to create."""
     source: Path = Path()
-    """What is to be copied to sharding.source, below the folder of the bucket server."""
+    """Local data to copy to sharding.source, below the folder of the bucket server."""
     weights: Path | None = None
-    """What is to be copied to model.weights likewise; None: nothing."""
+    """Local weights to copy to model.weights; None: none."""
 
     def copy_weights(self, buckets_folder: Path) -> None:
-        """Copy the weights to start from into the folder that the bucket server is about to serve."""
+        """Copy the initial weights into the folder of the bucket server, before it starts."""
         if self.weights is None:
             return
         target = buckets_folder / self.config.model.weights.removeprefix("gs://")
@@ -54,12 +54,13 @@ class RehearsalConfig:
             shutil.copyfile(self.weights, target)
 
     def copy_source(self, buckets_folder: Path, most: int | None = None) -> tuple[int, int]:
-        """Copy the source into the folder that the bucket server is about to serve: of a manifest what it names.
+        """Copy the source, or a manifest and its files, into the folder of the bucket server, before it starts.
 
-        `most` files at most, evenly over each folder of the source. Returns the numbers of copied and of all files.
+        Copies up to `most` files, spread evenly over the source's folders. Returns the numbers of copied and of all
+        files.
 
         Raises:
-            ConfigError: A part of a manifest's files was asked for, or the disk has no room.
+            ConfigError: `most` is set for a manifest, or the disk has no room.
         """
         bucket, _, path = self.config.sharding.source.removeprefix("gs://").partition("/")
         target = buckets_folder / bucket / path
@@ -71,8 +72,8 @@ class RehearsalConfig:
                     allowed="--samples with a source that is a folder of class folders",
                     todo="leave --samples out, or give a shorter manifest as --source",
                 )
-            named = find_named_files(root, self.config.sharding)
-            root, target, files = root.parent, target.parent, [root, *(root.parent / name for name in named)]
+            names = find_named_files(root, self.config.sharding)
+            root, target, files = root.parent, target.parent, [root, *(root.parent / name for name in names)]
         else:
             files = sorted(path for path in root.rglob("*") if path.is_file())
         chosen = files if most is None else _spread(files, most)
@@ -85,7 +86,7 @@ class RehearsalConfig:
 
 
 def _require_room(folder: Path, num_bytes: int) -> None:
-    """Raise ConfigError where a disk has no room for so many bytes."""
+    """Raise ConfigError if the disk has not enough free space."""
     _make_private(folder)
     free = shutil.disk_usage(folder).free
     if num_bytes > free:
@@ -97,14 +98,14 @@ def _require_room(folder: Path, num_bytes: int) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder and those above it that are not there, for this user alone: they hold the user's data."""
-    for each in reversed([folder, *folder.parents]):
-        if not each.exists():
-            each.mkdir(mode=0o700)
+    """Create a folder and its missing parents with mode 0700: they contain the user's data."""
+    for parent in reversed([folder, *folder.parents]):
+        if not parent.exists():
+            parent.mkdir(mode=0o700)
 
 
 def _spread(files: list[Path], most: int) -> list[Path]:
-    """Return up to `most` of the files: of each folder its share, evenly over it, and one at least."""
+    """Return about `most` files: from each folder its share, evenly spaced, at least one."""
     folders: dict[Path, list[Path]] = {}
     for path in files:
         folders.setdefault(path.parent, []).append(path)
@@ -116,10 +117,10 @@ def _spread(files: list[Path], most: int) -> list[Path]:
 
 
 def prepare(config: RunConfig, source: Path | None, weights: Path | None = None) -> RehearsalConfig:
-    """Fill in what a rehearsal needs; `source` and `weights` stand for remote ones.
+    """Fill in missing cloud settings; `source` and `weights` replace remote ones.
 
     Raises:
-        ConfigError: There is nothing local to copy, or a machine is none.
+        ConfigError: There is nothing local to copy, or a machine type is unknown.
     """
     stand_ins: list[str] = []
     cloud: dict[str, Any] = {}
@@ -143,7 +144,7 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
     if start is not None and not config.model.weights.startswith("gs://"):
         model["weights"] = f"{WEIGHTS}/{start.name}"
         stand_ins.append(f"model.weights = {model['weights']}")
-    made = config.model_copy(
+    filled = config.model_copy(
         update={
             "cloud": config.cloud.model_copy(update=cloud),
             "run": config.run.model_copy(update=run),
@@ -152,63 +153,64 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
             "model": config.model.model_copy(update=model),
         }
     )
-    find_machine(made.resources.machine)
-    uris = [made.run.root, made.sharding.source, *([] if start is None else [made.model.weights])]
-    return RehearsalConfig(made, stand_ins, {uri.removeprefix("gs://").partition("/")[0] for uri in uris}, local, start)
+    find_machine(filled.resources.machine)
+    uris = [filled.run.root, filled.sharding.source, *([] if start is None else [filled.model.weights])]
+    return RehearsalConfig(
+        filled, stand_ins, {uri.removeprefix("gs://").partition("/")[0] for uri in uris}, local, start
+    )
 
 
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
-    """Return the images, with a stand-in for each that is not built: nothing is pulled here."""
+    """Return the images, with stand-ins for missing ones: a rehearsal pulls no images."""
     filled, missing = find_images(config)
     images = filled.cloud.images
     lacking: list[str] = [role for role in ROLES if any(text.startswith(f"cloud.images.{role} ") for text in missing)]
     if config.register.upload and not images.serving:
         lacking.append("serving")
-    made = {role: f"{_STAND_IN}/{role}@sha256:{hashlib.sha256(role.encode()).hexdigest()}" for role in lacking}
-    stand_ins += [f"cloud.images.{role} = {image}" for role, image in made.items()]
-    return images.model_copy(update=made)
+    defaults = {role: f"{_STAND_IN}/{role}@sha256:{hashlib.sha256(role.encode()).hexdigest()}" for role in lacking}
+    stand_ins += [f"cloud.images.{role} = {image}" for role, image in defaults.items()]
+    return images.model_copy(update=defaults)
 
 
 def _find_source(config: RunConfig, source: Path | None) -> Path:
-    given = config.sharding.source
+    configured = config.sharding.source
     if source is not None:
-        path, words = source, f"--source {source}"
-    elif given and "://" not in given:
-        path, words = Path(given), f"sharding.source {given}"
-    elif given.startswith("file://"):
-        path, words = storage.local_path(given), f"sharding.source {given}"
+        path, label = source, f"--source {source}"
+    elif configured and "://" not in configured:
+        path, label = Path(configured), f"sharding.source {configured}"
+    elif configured.startswith("file://"):
+        path, label = storage.local_path(configured), f"sharding.source {configured}"
     else:
         raise ConfigError(
-            f"sharding.source {given or '(unset)'}: a rehearsal reaches no cloud",
+            f"sharding.source {configured or '(unset)'}: a rehearsal has no access to the cloud",
             allowed="a folder or a manifest of this machine",
             todo="give --source PATH with some of the data: a bucket of this machine serves it at that URI",
         )
-    if path.is_dir() and given.lower().endswith(MANIFEST_SUFFIXES):
-        # The folder of the manifest and what it names.
-        path, words = path / Path(given).name, f"{Path(given).name}, which sharding.source names, in {words}"
+    if path.is_dir() and configured.lower().endswith(MANIFEST_SUFFIXES):
+        path, label = path / Path(configured).name, f"{Path(configured).name}, which sharding.source names, in {label}"
     if not path.exists():
-        raise ConfigError(f"{words} does not exist", allowed="a folder or a manifest", todo="check the path")
+        raise ConfigError(f"{label} does not exist", allowed="a folder or a manifest", todo="check the path")
     return path
 
 
 def _find_weights(config: RunConfig, weights: Path | None) -> Path | None:
-    """Return the folder or file of the weights to start from; of a run its training's folder."""
-    given = config.model.weights
-    if given in ("", PREVIOUS):
+    """Return the local folder or file of the initial weights; for a run, the folder of its training."""
+    configured = config.model.weights
+    if configured in ("", PREVIOUS):
         if weights is not None:
             raise ConfigError(
-                f"--weights {weights}, and model.weights is {given or 'not set'}",
+                f"--weights {weights}, and model.weights is {configured or 'not set'}",
                 allowed="--weights with a model.weights that names a folder or a file",
                 todo="leave --weights out, or set model.weights",
             )
         return None
-    if weights is None and "://" in given and not storage.is_local(given):
+    if weights is None and "://" in configured and not storage.is_local(configured):
         raise ConfigError(
-            f"model.weights {given}: a rehearsal reaches no cloud",
+            f"model.weights {configured}: a rehearsal has no access to the cloud",
             allowed="a folder or a file of this machine",
             todo="give --weights PATH with a copy: a bucket of this machine serves it at that URI",
         )
-    path = weights or storage.local_path(storage.normalise(given))
+    path = weights or storage.local_path(storage.normalise(configured))
     if not path.exists():
         raise ConfigError(f"weights {path} do not exist", allowed="a folder or a file", todo="check the path")
     if (path / RUN_NAME).exists() and (trained := find_training_of_run(storage.normalise(path))) is not None:

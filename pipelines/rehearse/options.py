@@ -1,6 +1,6 @@
-"""Options of `shardline rehearse`, checked before anything heavy is imported.
+"""Options of `shardline rehearse`, validated before heavy imports.
 
-Each option either has an effect, which the report shows, or fails the command: here, or at the end (result.py).
+An option without effect fails the command: here, or at the end (result.py).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from contracts.config import RunConfig
     from rehearsal.gcs import Rule
 
-# More would fail the clients' own retries too: of six tries of a request all, once in 64 requests.
+# At this rate, all six attempts of a client fail once in 64 requests; more would exhaust the clients' retries.
 MAX_FAULT_RATE = 0.5
-# As often as a schedule of once a minute may fire while its runs take seconds.
+# Limit for a schedule that fires every minute while its runs take seconds.
 _MAX_CLOCK_RATE = 7 * 86400.0
 
 
 @dataclass(frozen=True)
 class RehearsalOptions:
-    """What is to happen."""
+    """Options of a rehearsal."""
 
     source: Path | None = None
     """Local data in place of a remote source."""
@@ -32,28 +32,28 @@ class RehearsalOptions:
     samples: int | None = None
     """Most files of the source to copy; None: all."""
     preemptions: int = 0
-    """Machines to take away."""
+    """Number of preemptions."""
     stockouts: tuple[str, ...] = ()
     """Regions without machines."""
     faults: Path | None = None
-    """File of rules of the bucket server."""
+    """File of fault rules for the bucket server."""
     storage_fault_rate: float = 0.0
-    """Share of the requests to buckets that are answered with 503."""
+    """Share of bucket requests that fail with 503."""
     schedule_days: float = 0.0
     time_scale: float = 0.1
-    """Seconds here per second of the platform where nothing is computed: the 30 s of a notice take three."""
+    """Real seconds per simulated second of waiting: at 0.1, the 30 s of a preemption notice take 3 s."""
     seed: int | None = None
-    """Decides machines, moments and requests; None: 0."""
+    """Random seed of preemptions and storage faults; None: 0."""
     processes: int | None = None
-    """Training processes of each machine; None: as many as fit."""
+    """Training processes per machine; None: as many as fit."""
     clock_rate: float = 1.0
-    """Of a served cloud: seconds of its clock, by which schedules fire, per second of the machine."""
+    """Simulated seconds per real second of a served cloud's clock, which schedules use."""
 
     def check(self, *, has_config: bool, serve: bool) -> None:
-        """Refuse what does not go together, whatever the configuration is.
+        """Check the options without the configuration.
 
         Raises:
-            ConfigError: An option that can have no effect, a value out of range, or rules that cannot be read.
+            ConfigError: An option without effect, a value out of range, or unreadable fault rules.
         """
         if not has_config and not serve:
             raise ConfigError(
@@ -95,10 +95,10 @@ class RehearsalOptions:
             _read_rules(self.faults)
 
     def check_for(self, config: RunConfig) -> None:
-        """Refuse options that can have no effect with a configuration.
+        """Check the options with the configuration.
 
         Raises:
-            ConfigError: There is such an option.
+            ConfigError: An option has no effect with it.
         """
         from pipelines.rehearse.config import REGION
         from pipelines.rules import find_regions

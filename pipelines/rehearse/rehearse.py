@@ -1,8 +1,8 @@
-"""`shardline rehearse`: a submission without a cloud, by the real clients, against a Google Cloud on this machine.
+"""`shardline rehearse`: a submission by the real clients to a simulated Google Cloud on this machine.
 
-The command that a user would submit with (`shardline submit --wait`, or `schedule create`) runs as a process of its
-own, which knows of the local cloud by variables alone. Then what happened is compared with what was asked for
-(result.py) and with an undisturbed training (undisturbed.py).
+The user's command (`shardline submit --wait`, or `schedule create`) runs as a child process, which finds the local
+cloud through environment variables only. Then the result is compared with the requested disturbances (result.py) and
+with an undisturbed training (undisturbed.py).
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from pipelines.rehearse.undisturbed import begin_training, compare
 if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
 
-# The number that the bucket server gives its project: Google's SDK compares the two.
+# Project number of the bucket server's buckets: Google's SDK compares it with the project's.
 PROJECT_NUMBER = "123456789012"
 _POLL_S = 0.2
-# Until the local Vertex AI has started what is due: it needs no more than a look at its clock.
+# Time for the local Vertex AI to start a due run.
 _FIRING_LIMIT_S = 60.0
 _RUN_LIMIT_S = 86400.0
-# The command ends with this process, whatever ends it.
+# The command ends with this process, even after SIGKILL.
 _COMMAND = "from contracts.process import end_with_parent; end_with_parent(); from pipelines.cli import main; main()"
-# Pages of the real console, which knows nothing of the runs of a rehearsal.
+# URLs of the real console, which has no rehearsed runs.
 _CONSOLE = b"https://console.cloud.google.com/"
 _STDERR = 2
 
 
 def rehearse(config: RunConfig, options: RehearsalOptions, folder: Path) -> Result:
-    """Rehearse the submission of a resolved configuration with absolute paths, by options that are checked.
+    """Rehearse the submission of a resolved configuration with absolute paths; `options` are validated.
 
     Raises:
         ConfigError: The configuration cannot be submitted, there is nothing local to copy, or the folder is in use.
@@ -71,13 +71,13 @@ def rehearse(config: RunConfig, options: RehearsalOptions, folder: Path) -> Resu
 
 
 def check(result: Result) -> None:
-    """Raise CheckFailed when something speaks against a rehearsal."""
+    """Raise CheckFailed if the rehearsal has complaints."""
     if result.complaints:
         raise CheckFailed("\n  ".join(["the rehearsal failed:", *result.complaints]))
 
 
 def open_folder(folder: Path, prepared: RehearsalConfig, most: int | None) -> tuple[Path, dict[str, str]]:
-    """Write the configuration and the source; return the configuration's path, and how the source was scaled."""
+    """Write configuration and source; return the configuration's path, and the share of the source that was copied."""
     from rehearsal.cloud import BUCKETS_FOLDER
 
     require_new(folder)
@@ -89,7 +89,7 @@ def open_folder(folder: Path, prepared: RehearsalConfig, most: int | None) -> tu
 
 
 def require_new(folder: Path) -> None:
-    """Make the folder of a rehearsal, for this user alone: copies of the user's data are in it.
+    """Create the folder of a rehearsal with mode 0700: it contains copies of the user's data.
 
     Raises:
         ConfigError: It is not empty.
@@ -98,14 +98,14 @@ def require_new(folder: Path) -> None:
     if any(folder.iterdir()):
         raise ConfigError(
             f"--keep {folder} is not empty",
-            allowed="a new or an empty folder: what another rehearsal has finished would be reused",
+            allowed="a new or an empty folder: finished stages of another rehearsal would be reused",
             todo="choose another folder",
         )
     folder.chmod(0o700)
 
 
 def make_cloud(folder: Path, prepared: RehearsalConfig, options: RehearsalOptions) -> LocalCloud:
-    """Return the cloud of a rehearsal, which is not started yet."""
+    """Return the local cloud of a rehearsal, not started yet."""
     from rehearsal.cloud import LocalCloud
     from rehearsal.jobs.market import Market, spread
     from rehearsal.machines.machine import Scale
@@ -127,9 +127,9 @@ def make_cloud(folder: Path, prepared: RehearsalConfig, options: RehearsalOption
 
 
 def _num_processes(config: RunConfig, options: RehearsalOptions) -> int | None:
-    """Return how many training processes simulate each machine: one per GPU that it would have, if this one can.
+    """Return the number of training processes per simulated machine: one per GPU, limited by the cores.
 
-    None: as many as the configuration says, or, without GPUs, as the training decides.
+    None: as configured, or, without GPUs, the default of the training.
     """
     from contracts.machines import find_machine
     from contracts.process import available_cores
@@ -141,20 +141,20 @@ def _num_processes(config: RunConfig, options: RehearsalOptions) -> int | None:
 
 
 def _rehearse_run(cloud: LocalCloud, prepared: RehearsalConfig, path: Path, options: RehearsalOptions) -> Result:
-    """Submit, and where something was to disturb the result, train again undisturbed and compare."""
-    run_id, over, training = f"rehearsal-{new_attempt_id()}", threading.Event(), None
+    """Submit; if disturbances were requested, train again without them and compare."""
+    run_id, submission_ended, training = f"rehearsal-{new_attempt_id()}", threading.Event(), None
     has_rules = bool(cloud.buckets.faults.rules)
-    # What else disturbs the run would disturb the second training too, which waits for the end of the run then.
+    # Other disturbances would also affect the second training, which then starts only after the run.
     if options.preemptions and not has_rules and not options.stockouts:
         line = storage.join(prepared.config.run.root, prepared.config.run.name)
-        training = begin_training(cloud, prepared.config, line, over)
+        training = begin_training(cloud, prepared.config, line, submission_ended)
     try:
         code = run_command("submit", path, f"--run-id={run_id}", "--wait")
     finally:
-        over.set()
+        submission_ended.set()
     result = collect_result(cloud, prepared, options, run_id, code)
     if code:
-        # The local Vertex AI has a job of this run, and so its specification, or has never got one.
+        # Without a specification, the local Vertex AI never received a job.
         result.ended_by = _find_cause(path, run_id) if result.hash else "the submission was refused"
     elif options.preemptions or has_rules:
         result.comparison = compare(cloud, result, training, has_rules=has_rules)
@@ -162,7 +162,7 @@ def _rehearse_run(cloud: LocalCloud, prepared: RehearsalConfig, path: Path, opti
 
 
 def _rehearse_schedule(cloud: LocalCloud, prepared: RehearsalConfig, path: Path, options: RehearsalOptions) -> Result:
-    """Create the schedule and let days pass: the clock moves on to the next run once the last has ended."""
+    """Create the schedule and simulate days: after each run the clock advances to the next."""
     code, due = run_command("schedule", "create", path), 0
     if code == 0:
         end_s = cloud.clock.now() + 86400 * options.schedule_days
@@ -179,7 +179,7 @@ def _rehearse_schedule(cloud: LocalCloud, prepared: RehearsalConfig, path: Path,
 
 
 def let_schedule_fire(cloud: LocalCloud) -> bool:
-    """Move the clock on to the next time of a schedule, and wait until its run has ended; False: it did not fire."""
+    """Advance the clock to the next run of a schedule and wait for its end; return False if it did not start."""
     from google.cloud.aiplatform_v1 import types
 
     from rehearsal.vertex.store import has_ended
@@ -200,12 +200,12 @@ def let_schedule_fire(cloud: LocalCloud) -> bool:
 def _next_run(cloud: LocalCloud) -> float | None:
     from google.cloud.aiplatform_v1 import types
 
-    times = [one.next_run_time for one in cloud.store.list("projects/", types.Schedule) if one.next_run_time]
+    times = [entry.next_run_time for entry in cloud.store.list("projects/", types.Schedule) if entry.next_run_time]
     return min((moment.timestamp() for moment in times), default=None)
 
 
 def environment_of(cloud: LocalCloud, folder: Path) -> dict[str, str]:
-    """Return the variables of the commands: the local cloud's, and a home and a temporary folder of their own."""
+    """Return the environment of the commands: variables of the local cloud, HOME and TMPDIR."""
     places = {"HOME": folder / "home", "TMPDIR": folder / "tmp"}
     for place in places.values():
         place.mkdir(exist_ok=True)
@@ -214,13 +214,13 @@ def environment_of(cloud: LocalCloud, folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def client_environment(environment: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for this process and its children while the block runs: Google's clients use the local cloud."""
-    before = {name: os.environ.get(name) for name in environment}
+    """Set the variables by which Google's clients use the local cloud, in this process and its children."""
+    previous = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -229,10 +229,10 @@ def client_environment(environment: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_end() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: everything below it ends, and its folder is removed.
+    """Raise SystemExit on SIGTERM and SIGHUP, so that child processes end and the folder is removed.
 
-    Yields the signals that have come: whoever waits long checks them too, since an exception that is raised while
-    Python collects garbage ends nothing.
+    Yields the received signals. Long waits must also check them: Python ignores exceptions that are raised during
+    garbage collection.
     """
     received: list[int] = []
 
@@ -240,28 +240,28 @@ def signals_end() -> Iterator[list[int]]:
         received.append(number)
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def run_command(*words: str | Path) -> int:
-    """Run a command of ours as its user would, and return its exit code.
+def run_command(*arguments: str | Path) -> int:
+    """Run a shardline command as a child process, and return its exit code.
 
-    All that it prints goes to stderr: stdout is for the report. Pages of the console are left out, since there is none
-    of a rehearsed run: the whole line where it only names one.
+    Its output goes to stderr: stdout is for the report. URLs of the console are removed, since rehearsed runs have no
+    page.
     """
-    command = [sys.executable, "-c", _COMMAND, *map(str, words)]
+    command = [sys.executable, "-c", _COMMAND, *map(str, arguments)]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         try:
             for line in process.stdout or ():
                 if not line.strip().removeprefix(b"see: ").startswith(_CONSOLE):
-                    # Its number: sys.stderr may be a stream of this process alone.
+                    # By descriptor: sys.stderr may be replaced.
                     os.write(_STDERR, re.sub(_CONSOLE + rb"\S*", b"(no page: rehearsed)", line))
             return process.wait()
         finally:
@@ -269,7 +269,7 @@ def run_command(*words: str | Path) -> int:
 
 
 def _find_cause(path: Path, run_id: str) -> str:
-    """Return why a run ended, as `shardline status` tells its user."""
+    """Return why a run ended, from `shardline status`."""
     command = [sys.executable, "-c", _COMMAND, "status", run_id, "--config", str(path), "-o", "json"]
     answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     try:

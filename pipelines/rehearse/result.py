@@ -1,4 +1,4 @@
-"""Result of a rehearsal: read from the local cloud, what speaks against it, and the report."""
+"""Result of a rehearsal: collected from the local cloud, complaints, and the report."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
     from rehearsal.jobs.market import Preempted
 
-# Google's libraries ask it whether they run on a machine of Google's; here there is none to answer.
-_ASKED_FOR = {"metadata.google.internal", "metadata.google.internal."}
+# Google's libraries probe this host to detect their platform; a rehearsal does not serve it.
+_METADATA_HOSTS = {"metadata.google.internal", "metadata.google.internal."}
 UNDISTURBED = "undisturbed"
-"""Name of the second training's job and run; its line is beside the first, in the same bucket."""
+"""Name of the second training's job and run, and suffix of its line, in the same bucket."""
 
 
 @dataclass
 class Comparison:
-    """What was made under disturbances beside what is made without."""
+    """Comparison of the disturbed run with an undisturbed one."""
 
     shards: bool | None = None
-    """Whether the shards are the same; None: nothing could have disturbed them."""
+    """Whether the shards are equal; None: they were not disturbed."""
     parameters: str | None = None
-    """Hash of the undisturbed training's parameters; None: it did not end well."""
+    """Hash of the undisturbed training's parameters; None: it failed."""
     reason: str = ""
-    """Why there is nothing to compare; empty: there is."""
+    """Why nothing was compared; empty: it was."""
 
 
 @dataclass
 class Result:
-    """What happened."""
+    """Result of a rehearsal."""
 
     run_id: str
     line: str
     exit_code: int
-    """Of the command that submitted."""
+    """Exit code of the submitting command."""
     config: RunConfig
-    """As it was submitted."""
+    """The submitted configuration."""
     stand_ins: list[str]
     variables: dict[str, str]
-    """How machines and data were scaled that this machine cannot hold."""
+    """How machines and data were scaled down to this machine."""
     wall_s: float = 0.0
     tasks: list[tuple[str, str, float]] = field(default_factory=list)
     """Name, state and seconds."""
@@ -61,30 +61,30 @@ class Result:
     preempted: list[Preempted] = field(default_factory=list)
     refused_hosts: list[str] = field(default_factory=list)
     faults: int = 0
-    """Requests to the bucket that failed by a rule."""
+    """Number of bucket requests that failed by a rule."""
     hash: str = ""
-    """Of the specification that the local Vertex AI received."""
+    """Hash of the specification that the local Vertex AI received."""
     parameters: str | None = None
-    """Hash of the training's parameters; None: it did not end."""
+    """Hash of the training's parameters; None: it did not finish."""
     goodput: GoodputRecord | None = None
     comparison: Comparison | None = None
-    """None: nothing was to disturb the run."""
+    """None: no disturbances were requested."""
     due: int = 0
-    """Times at which the schedule was to fire."""
+    """Number of times at which the schedule was due."""
     fired: list[tuple[str, str]] = field(default_factory=list)
-    """Runs of the schedule: when each was created, and its state."""
+    """Runs of the schedule: creation time and state."""
     effects: list[str] = field(default_factory=list)
-    """What each option has disturbed, in words."""
+    """Messages about the effects of options."""
     shortfalls: list[str] = field(default_factory=list)
-    """Options that have not, or not fully, had their effect, in words."""
+    """Messages about options without their full effect."""
     artefact: str = ""
-    """Folder of the export, what ships and its verdict; empty: there is none."""
+    """Folder, precision and verdict of the export; empty: there is none."""
     ended_by: str = ""
     """Likely cause of the run's failure; empty: it succeeded."""
 
     @property
     def complaints(self) -> list[str]:
-        """What speaks against the rehearsal; empty: nothing."""
+        """Messages about failures of the rehearsal; empty: it succeeded."""
         return list(self._complaints())
 
     def _complaints(self) -> Iterator[str]:
@@ -95,26 +95,23 @@ class Result:
             yield f"hosts outside were called: {', '.join(self.refused_hosts)}"
         if self.due != len(self.fired):
             yield f"the schedule was due {self.due} times and started {len(self.fired)} runs"
-        for when, state in self.fired:
+        for created_at, state in self.fired:
             if not state.endswith("SUCCEEDED"):
-                yield f"the scheduled run of {when} ended as {state}"
+                yield f"the scheduled run of {created_at} ended as {state}"
         if self.comparison is None:
             return
         if self.comparison.reason:
-            yield f"nothing to compare with: {self.comparison.reason}"
+            yield f"nothing was compared: {self.comparison.reason}"
         elif self.parameters is None or self.comparison.parameters != self.parameters:
-            yield "the disturbed training ended in other parameters than the undisturbed one"
+            yield "the parameters of the disturbed training differ from those of the undisturbed one"
         if self.comparison.shards is False:
-            yield "sharding under faults made other shards than without"
+            yield "the shards written under faults differ from those written without"
 
 
 def collect_result(
     cloud: LocalCloud, prepared: RehearsalConfig, options: RehearsalOptions, run_id: str, exit_code: int
 ) -> Result:
-    """Read what a run has left in the local cloud, or the runs of a schedule where `run_id` is empty.
-
-    Nothing is disturbed from then on.
-    """
+    """Collect the result of a run, or of a schedule's runs if `run_id` is empty, and stop the disturbances."""
     from contracts.canonical import canonical_hash
 
     line = storage.join(prepared.config.run.root, prepared.config.run.name)
@@ -122,7 +119,7 @@ def collect_result(
     result = Result(run_id, line, exit_code, prepared.config, prepared.stand_ins, variables)
     for job in cloud.store.list("projects/"):
         kind = type(job).__name__
-        # The newest first: the last region in which it was tried.
+        # The newest job is that of the last region.
         if kind == "PipelineJob" and not result.hash and job.name.rpartition("/")[2] == run_id:
             result.hash = canonical_hash(_to_dict(job)["pipelineSpec"])
             result.tasks = [
@@ -136,12 +133,11 @@ def collect_result(
             row = (job.display_name, job.state.name, _seconds(job.start_time, job.end_time), machines)
             result.jobs.insert(0, row)
     result.preempted = list(cloud.market.preempted)
-    result.refused_hosts = sorted(set(cloud.vertex.refused) - _ASKED_FOR)
+    result.refused_hosts = sorted(set(cloud.vertex.refused) - _METADATA_HOSTS)
     result.faults = sum(cloud.buckets.faults.hits())
     for effect, shortfall in find_effects(cloud, options):
         result.effects += [effect] if effect else []
         result.shortfalls += [shortfall] if shortfall else []
-    # What is read from here on is read from the buckets.
     cloud.stop_disturbances()
     if not run_id:
         return result
@@ -149,40 +145,40 @@ def collect_result(
         result.parameters = CheckpointManifest.load(trained).parameters_sha256
         result.goodput = read_goodput(line, run_id)
     if (exported := find_output(line, run_id, "export")) is not None:
-        made = ExportManifest.load(exported)
-        result.artefact = f"{exported}: {made.precision}; {verdict(made, read_verification(exported, made))}"
+        export = ExportManifest.load(exported)
+        result.artefact = f"{exported}: {export.precision}; {verdict(export, read_verification(exported, export))}"
     return result
 
 
 def find_effects(cloud: LocalCloud, options: RehearsalOptions) -> Iterator[tuple[str, str]]:
-    """Yield of each disturbance that was asked for what it has done and what it has not, in words; one may be empty."""
+    """Yield effect and shortfall of each requested disturbance, as messages; either may be empty."""
 
-    def of(option: str, effect: str) -> tuple[str, str]:
+    def describe_effect(option: str, effect: str) -> tuple[str, str]:
         return effect, "" if effect else f"{option} had no effect"
 
     if options.preemptions:
-        option, kinds = f"--preempt {options.preemptions}", [gone.kind for gone in cloud.market.preempted]
+        option, kinds = f"--preempt {options.preemptions}", [preemption.kind for preemption in cloud.market.preempted]
         by_kind = ", ".join(f"{kinds.count(kind)} by {kind}" for kind in ("sigterm", "sigkill"))
-        effect, shortfall = of(option, f"{len(kinds)} machines taken away ({by_kind})" if kinds else "")
+        effect, shortfall = describe_effect(option, f"{len(kinds)} machines taken away ({by_kind})" if kinds else "")
         if kinds and cloud.market.missing:
             shortfall = f"{option}: only {len(kinds)} machines were taken away"
         yield effect, shortfall
     for region in options.stockouts:
         jobs = ", ".join(dict.fromkeys(cloud.market.without_machines.get(region, [])))
-        yield of(f"--stockout {region}", jobs and f"no machines in {region}: {jobs}")
+        yield describe_effect(f"--stockout {region}", jobs and f"no machines in {region}: {jobs}")
     hits = list(cloud.buckets.faults.hits())
     if options.storage_fault_rate:
-        # The last of the rules, behind those of --faults.
+        # Its rule is the last, after those of --faults.
         count = hits.pop()
         effect = f"{count} requests to buckets were answered with 503" if count else ""
-        yield of(f"--storage-faults {options.storage_fault_rate:g}", effect)
+        yield describe_effect(f"--storage-faults {options.storage_fault_rate:g}", effect)
     for number, count in enumerate(hits, start=1):
         option = f"rule {number} of --faults"
-        yield of(option, f"{count} requests to buckets by {option}" if count else "")
+        yield describe_effect(option, f"{count} requests to buckets by {option}" if count else "")
 
 
 def leave_evidence(cloud: LocalCloud) -> None:
-    """Write beside the buckets what the local cloud was asked for, and its resources."""
+    """Write the requests to the local cloud, and its resources, to files beside the buckets."""
     resources: dict[str, list[dict[str, Any]]] = {}
     for message in cloud.store.list("projects/"):
         resources.setdefault(type(message).__name__, []).append(_to_dict(message))
@@ -193,19 +189,19 @@ def leave_evidence(cloud: LocalCloud) -> None:
     (cloud.folder / "vertex-requests.jsonl").write_text("".join(lines))
 
 
-def print_result(result: Result, stream: TextIO, *, kept: Path | None = None) -> None:
-    """Print the report; `kept` is the folder that holds what the rehearsal left, if it stays."""
+def print_result(result: Result, stream: TextIO, *, kept_folder: Path | None = None) -> None:
+    """Print the report; `kept_folder` is the folder of --keep."""
     print(f"rehearsal of {result.line}, {result.wall_s:.0f} s", file=stream)
     for name, text in rows(result):
         print(f"  {name:<14} {text}", file=stream)
-    if kept is not None:
-        # The objects of its buckets are files there, so that no server is needed to look at them.
-        line = kept / "buckets" / result.line.removeprefix("gs://")
+    if kept_folder is not None:
+        # Objects are plain files there: reading them needs no server.
+        line = kept_folder / "buckets" / result.line.removeprefix("gs://")
         print(f"  {'look':<14} shardline report {line}; shardline runs {line.parent}", file=stream)
 
 
 def rows(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the report: a word and a text."""
+    """Yield the rows of the report: title and text."""
     for stand_in in result.stand_ins:
         yield "stand-in", stand_in
     for name, value in sorted(result.variables.items()):
@@ -216,10 +212,10 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
         yield "task", f"{name:<32} {state:<14} {seconds:>7.1f} s"
     for name, state, seconds, machines in result.jobs:
         yield "custom job", f"{name:<32} {state.removeprefix('JOB_STATE_'):<14} {seconds:>7.1f} s, machines: {machines}"
-    for when, state in result.fired:
-        yield "scheduled", f"{when} {state.removeprefix('PIPELINE_STATE_')}"
-    for gone in result.preempted:
-        yield "preempted", f"machine {gone.node} of {gone.display_name} by {gone.kind} at step {gone.step}"
+    for created_at, state in result.fired:
+        yield "scheduled", f"{created_at} {state.removeprefix('PIPELINE_STATE_')}"
+    for event in result.preempted:
+        yield "preempted", f"machine {event.node} of {event.display_name} by {event.kind} at step {event.step}"
     if (goodput := result.goodput) is not None:
         steps = f"{goodput.steps} steps, {goodput.lost_steps} lost"
         counts = f"attempts: {goodput.attempts}, preemptions: {goodput.preemptions}"
@@ -227,8 +223,8 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
     if result.artefact:
         yield "artefact", result.artefact
     if (compared := result.comparison) is not None and not compared.reason:
-        same = "the same" if compared.parameters == result.parameters is not None else "NOT the same"
-        yield "result", f"{same} parameters as undisturbed: sha256 {result.parameters}"
+        judgement = "the same" if compared.parameters == result.parameters is not None else "NOT the same"
+        yield "result", f"{judgement} parameters as undisturbed: sha256 {result.parameters}"
         if compared.shards is not None:
             yield "result", f"{'the same' if compared.shards else 'NOT the same'} shards as without faults"
     if result.due:
@@ -236,7 +232,7 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
     for effect in result.effects:
         yield "happened" if result.complaints else "survived", effect
     if not result.effects and not result.shortfalls:
-        yield "disturbed", "no disturbance was asked for"
+        yield "disturbed", "no disturbances were requested"
     if result.exit_code:
         yield "ended by", f"{result.ended_by or 'see above'} (exit code {result.exit_code})"
     for shortfall in result.shortfalls:
@@ -247,10 +243,10 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def to_json(result: Result) -> str:
-    """Return the same as JSON."""
+    """Return a result as JSON."""
     values = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     values |= {"config": result.config.model_dump(mode="json"), "complaints": result.complaints}
-    values["preempted"] = [dataclasses.asdict(gone) for gone in result.preempted]
+    values["preempted"] = [dataclasses.asdict(preemption) for preemption in result.preempted]
     values["comparison"] = dataclasses.asdict(result.comparison) if result.comparison else None
     values["goodput"] = result.goodput.model_dump(mode="json") if result.goodput else None
     return json.dumps(values, indent=1, default=str)
@@ -259,7 +255,7 @@ def to_json(result: Result) -> str:
 def _to_dict(message: Any) -> dict[str, Any]:
     from google.protobuf import json_format
 
-    # Operations are protobuf's own messages, all else is wrapped by proto-plus.
+    # Operations are plain protobuf messages, all others are wrapped by proto-plus.
     inner = type(message).pb(message) if hasattr(type(message), "pb") else message
     values: dict[str, Any] = json_format.MessageToDict(inner)
     return values

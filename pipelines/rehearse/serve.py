@@ -1,9 +1,9 @@
-"""`shardline rehearse --serve`: the local Google Cloud alone, for any program that uses Google's clients.
+"""`shardline rehearse --serve`: serves the local Google Cloud, for any program that uses Google's clients.
 
     shardline rehearse --serve > cloud.env &
     . cloud.env && python program.py
 
-The variables that are printed make the program's clients use this cloud and nothing else; they carry its token.
+The printed variables make the program's clients use only this cloud; they contain its credentials.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def serve(
 ) -> None:
     """Start a cloud, print its variables, and serve until Ctrl-C (or SIGTERM, which ends with 143).
 
-    Without a configuration it is one project with an empty bucket. The variables go to `stream` at once, as lines
-    `export NAME=value` or one line of JSON (environment, project, region, buckets, folder); the rest goes to `log`.
+    Without a configuration it has one project with an empty bucket. The variables are printed to `stream`, as lines
+    `export NAME=value` or one line of JSON (environment, project, region, buckets, folder); messages go to `log`.
 
     Raises:
-        ConfigError: What was given cannot be rehearsed, or the folder is in use.
+        ConfigError: The configuration cannot be rehearsed, or the folder is in use.
     """
     with contextlib.ExitStack() as stack:
         received = stack.enter_context(signals_end())
@@ -59,8 +59,8 @@ def serve(
         uris = ", ".join(f"gs://{bucket}" for bucket in buckets)
         print(f"serving project {project}, {region}, {uris}; Ctrl-C ends it", file=log, flush=True)
         try:
-            never = threading.Event()
-            while not received and not never.wait(_POLL_S):
+            pause = threading.Event()
+            while not received and not pause.wait(_POLL_S):
                 pass
         except KeyboardInterrupt:
             refused = f"; refused hosts: {', '.join(cloud.vertex.refused)}" if cloud.vertex.refused else ""

@@ -1,4 +1,4 @@
-"""The same work once more without disturbances, so that there is something to compare a disturbed rehearsal with."""
+"""Undisturbed reference of a rehearsal: repeats sharding and training without disturbances, and compares."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from contracts.config import RunConfig
     from rehearsal.cloud import LocalCloud
 
-# More than any training that a rehearsal can play.
+# Longer than any rehearsed training.
 _LIMIT_S = 3600.0
 _POLL_S = 0.5
-# Until the local Vertex has set a job's error.
+# Time for the local Vertex AI to set a job's error.
 _ERROR_LIMIT_S = 90.0
 
 
-def begin_training(cloud: LocalCloud, config: RunConfig, line: str, over: threading.Event) -> Future[str]:
-    """Train again as soon as the disturbed training has succeeded, beside the stages that follow it in the line.
+def begin_training(cloud: LocalCloud, config: RunConfig, line: str, submission_ended: threading.Event) -> Future[str]:
+    """Train again in a thread, once the disturbed training has succeeded, in parallel to the line's next stages.
 
-    Nothing but preemptions may disturb the cloud; `over` is set when the submission has ended. The result is why the
-    training did not end well; empty: it did.
+    Requires that preemptions are the only disturbance. `submission_ended` is set when the submission has ended. The
+    result is the reason why the training failed; empty: it succeeded.
     """
     future: Future[str] = Future()
 
     def run() -> None:
         try:
-            while not any(map(_has_succeeded, _trainings(cloud, config))) and not over.wait(_POLL_S):
+            while not any(map(_has_succeeded, _trainings(cloud, config))) and not submission_ended.wait(_POLL_S):
                 continue
             future.set_result(_train(cloud, config, f"{line}-{UNDISTURBED}"))
-        except Exception as error:  # noqa: BLE001  # a thread's entry: whoever asks for the result gets it
+        except Exception as error:  # noqa: BLE001  # thread entry point: future.result() raises it
             future.set_exception(error)
 
     threading.Thread(target=run, name=UNDISTURBED, daemon=True).start()
@@ -46,33 +46,32 @@ def begin_training(cloud: LocalCloud, config: RunConfig, line: str, over: thread
 
 
 def compare(cloud: LocalCloud, disturbed: Result, training: Future[str] | None, *, has_rules: bool) -> Comparison:
-    """Shard and train again without faults, on machines that stay, and compare.
+    """Shard and train again without disturbances, and compare.
 
-    Training starts from the shards and the profile of the disturbed run: the profile is a measurement, and another cut
-    of the batch would end in other last bits. The shards are made again where rules of the buckets could have touched
-    them. `training` is that of `begin_training`, where it has begun already.
+    Training uses the shards and the profile of the disturbed run: another measurement could split the batch
+    differently, which changes the last bits. Shards are written again if fault rules could have affected them.
+    `training` is the result of `begin_training`, if it was called.
     """
     line = f"{disturbed.line}-{UNDISTURBED}"
     shards = None
     if has_rules:
         failure = _shard(disturbed.config, line)
-        again = find_output(line, UNDISTURBED, "shard")
-        if failure or again is None:
-            return Comparison(None, None, f"the second sharding failed: {failure or 'it left no result'}")
-        shards = _same_shards(find_output(disturbed.line, disturbed.run_id, "shard"), again)
+        undisturbed_uri = find_output(line, UNDISTURBED, "shard")
+        if failure or undisturbed_uri is None:
+            return Comparison(None, None, f"the second sharding failed: {failure or 'it has no output'}")
+        shards = _same_shards(find_output(disturbed.line, disturbed.run_id, "shard"), undisturbed_uri)
     reason = _train(cloud, disturbed.config, line) if training is None else training.result()
     trained = find_output(line, UNDISTURBED, "train")
     if reason or trained is None:
-        return Comparison(shards, None, reason or "the undisturbed training has left no result")
+        return Comparison(shards, None, reason or "the undisturbed training has no output")
     return Comparison(shards, CheckpointManifest.load(trained).parameters_sha256)
 
 
 def _shard(config: RunConfig, line: str) -> str:
-    """Shard the source on this machine; return the last line of the output where that fails."""
+    """Shard the source on this machine; return the last line of its output on failure, else an empty text."""
     resources = config.resources.model_copy(update={"beam_runner": "fnapi"})
     values = json.dumps(stage_config(config.model_copy(update={"resources": resources}), "shard"))
     command = [sys.executable, "-m", "sharding.task", "--line", line, "--run", UNDISTURBED, "--config-json", values]
-    # It ends with this process, whatever ends it.
     answer = subprocess.run(
         [*command, "--end-with-parent"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
@@ -81,12 +80,12 @@ def _shard(config: RunConfig, line: str) -> str:
     return next(reversed(answer.stderr.strip().splitlines()), f"exit code {answer.returncode}")
 
 
-def _same_shards(made: str | None, again: str) -> bool:
-    """Compare names, sizes and checksums of all files."""
-    if made is None:
+def _same_shards(disturbed_uri: str | None, undisturbed_uri: str) -> bool:
+    """Return whether names, sizes and checksums of all files are equal."""
+    if disturbed_uri is None:
         return False
-    one, other = (ShardManifest.load(uri) for uri in (made, again))
-    return (one.fingerprint, one.shards) == (other.fingerprint, other.shards)
+    first, second = (ShardManifest.load(uri) for uri in (disturbed_uri, undisturbed_uri))
+    return (first.fingerprint, first.shards) == (second.fingerprint, second.shards)
 
 
 def _has_succeeded(job: Any) -> bool:
@@ -101,21 +100,21 @@ def _trainings(cloud: LocalCloud, config: RunConfig) -> list[Any]:
 
 
 def _for_undisturbed(executor_input: str, line: str) -> str:
-    """Return what a task is given, for the same work in the line beside its own."""
-    here = line.removesuffix(f"-{UNDISTURBED}")
+    """Return a task's executor input, changed to the line of the undisturbed run."""
+    disturbed_line = line.removesuffix(f"-{UNDISTURBED}")
     values = json.loads(executor_input)
     inputs = values["inputs"]
-    given = json.loads(inputs["parameterValues"]["config"])
-    given["run"]["name"] = line.rpartition("/")[2]
-    inputs["parameterValues"]["config"] = json.dumps(given)
-    outputs = json.dumps(values["outputs"]).replace(f"{here}/", f"{line}/")
+    config = json.loads(inputs["parameterValues"]["config"])
+    config["run"]["name"] = line.rpartition("/")[2]
+    inputs["parameterValues"]["config"] = json.dumps(config)
+    outputs = json.dumps(values["outputs"]).replace(f"{disturbed_line}/", f"{line}/")
     run_id = values["outputs"]["outputFile"].split("/")[-3]
     values["outputs"] = json.loads(outputs.replace(f"/{run_id}/", f"/{UNDISTURBED}/"))
     return json.dumps(values)
 
 
 def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
-    """Run the training job again for another line; return why it did not end well."""
+    """Run the training job again in another line; return the reason of a failure, else an empty text."""
     from google.cloud.aiplatform_v1 import JobServiceClient, types
 
     from rehearsal.vertex.store import has_ended
@@ -123,23 +122,23 @@ def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
     disturbed = next(iter(_trainings(cloud, config)), None)
     if disturbed is None or not _has_succeeded(disturbed):
         return "the disturbed training did not succeed"
-    given = disturbed.job_spec
-    pools = [types.WorkerPoolSpec(pool) for pool in given.worker_pool_specs]
+    disturbed_spec = disturbed.job_spec
+    pools = [types.WorkerPoolSpec(pool) for pool in disturbed_spec.worker_pool_specs]
     for pool in pools:
-        words = list(pool.container_spec.args)
-        place = words.index("--executor-input") + 1
-        words[place] = _for_undisturbed(words[place], line)
-        pool.container_spec.args = words
+        arguments = list(pool.container_spec.args)
+        place = arguments.index("--executor-input") + 1
+        arguments[place] = _for_undisturbed(arguments[place], line)
+        pool.container_spec.args = arguments
     job_spec = {
         "worker_pool_specs": pools,
-        # Nobody takes machines away that are paid for in full.
+        # STANDARD machines are not preempted.
         "scheduling": {"strategy": "STANDARD", "restart_job_on_worker_restart": True},
-        "service_account": given.service_account,
-        "network": given.network,
+        "service_account": disturbed_spec.service_account,
+        "network": disturbed_spec.network,
     }
     parent, _, _ = disturbed.name.partition("/customJobs/")
     region = parent.rpartition("/")[2]
-    # Not gRPC, which reads the certificates that it trusts once a process.
+    # REST, since gRPC reads trusted certificates only once per process.
     client = JobServiceClient(
         transport="rest", client_options={"api_endpoint": f"https://{region}-aiplatform.googleapis.com"}
     )

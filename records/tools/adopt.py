@@ -89,8 +89,8 @@ def adopt(
     shards = _find_shards(folder_uri, patterns)
     collected = _Collected(verify)
     tables: list[Index] = []
-    for done, shard in enumerate(shards):
-        progress(done, len(shards))
+    for num_done, shard in enumerate(shards):
+        progress(num_done, len(shards))
         try:
             with storage.open_read(storage.join(folder_uri, shard.info.name), shard.info.generation) as stream:
                 tables.append(collected.add(shard.info.name, _SCANNERS[shard.format](stream, shard.info.name)))
@@ -175,8 +175,8 @@ def read_classes(path: Path) -> list[str]:
     try:
         names = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        given = f"--classes {path} cannot be read: {error}"
-        raise ConfigError(given, allowed="a text file, one name per line", todo="check the path") from None
+        problem = f"--classes {path} cannot be read: {error}"
+        raise ConfigError(problem, allowed="a text file, one name per line", todo="check the path") from None
     for number, name in enumerate(names):
         if not name.strip() or name in names[:number]:
             raise ConfigError(
@@ -188,7 +188,7 @@ def read_classes(path: Path) -> list[str]:
 
 
 def _find_shards(folder_uri: str, patterns: Mapping[str, str]) -> list[ForeignShard]:
-    found = []
+    shards = []
     for info in storage.list_objects(folder_uri, recursive=False):
         shard_format = _FORMATS.get(PurePosixPath(info.name).suffix)
         if shard_format is None:
@@ -200,17 +200,17 @@ def _find_shards(folder_uri: str, patterns: Mapping[str, str]) -> list[ForeignSh
                 allowed="file names that one pattern fits: " + ", ".join(f"{s}={p}" for s, p in patterns.items()),
                 todo="give patterns, e.g. --split 'train=part-0*' --split 'test=part-1*', or rename the file",
             )
-        found.append(ForeignShard(splits[0], shard_format, info))
-    formats = {shard.format for shard in found}
+        shards.append(ForeignShard(splits[0], shard_format, info))
+    formats = {shard.format for shard in shards}
     if len(formats) != 1:
         raise DataError(
             f"{storage.display(folder_uri)} holds {'tars and TFRecords' if formats else 'no shards'}",
             allowed=f"a folder of {', '.join(_FORMATS)} files of one format",
             todo="check the path, and put shards of each format into a folder of their own",
         )
-    if all(shard.split != SPLITS[0] for shard in found):
+    if all(shard.split != SPLITS[0] for shard in shards):
         raise ConfigError("no shard is for training", allowed="at least one", todo="give --split train=PATTERN")
-    return sorted(found, key=lambda shard: (SPLITS.index(shard.split), shard.info.name))
+    return sorted(shards, key=lambda shard: (SPLITS.index(shard.split), shard.info.name))
 
 
 class _Collected:
@@ -242,10 +242,10 @@ class _Collected:
                 self.rejected.append(Rejected(path=path, reason=str(reason)))
                 continue
             self.tally.add(header.image_format, header.mode, (), header.width, header.height)
-            known = self.names.setdefault(sample.label, sample.class_name) if sample.class_name is not None else None
-            if known != sample.class_name:
+            prior = self.names.setdefault(sample.label, sample.class_name) if sample.class_name is not None else None
+            if prior != sample.class_name:
                 raise DataError(
-                    f"{path}: label {sample.label} is class {sample.class_name}, elsewhere it is {known}",
+                    f"{path}: label {sample.label} is class {sample.class_name}, elsewhere it is {prior}",
                     allowed="one name for each label",
                     todo="write the shards again, with one list of classes",
                 )
@@ -279,13 +279,13 @@ def _sum_pixels(folder_uri: str, manifest: ShardManifest, indices: Mapping[str, 
 
 
 def _place_labels(
-    labels: Sequence[int | str], given: Sequence[str] | None, learned: Mapping[int | str, str]
+    labels: Sequence[int | str], class_names: Sequence[str] | None, learned: Mapping[int | str, str]
 ) -> tuple[list[str], list[int]]:
     """Return the names of the classes, and the place of each label among them.
 
     Args:
         labels: All labels, each once.
-        given: Content of --classes: numbers are places in it, or all labels are lines of it.
+        class_names: Content of --classes: numbers are places in it, or all labels are lines of it.
         learned: Class names that the shards give to numbers.
     """
     texts = sorted(label for label in labels if isinstance(label, str))
@@ -298,10 +298,10 @@ def _place_labels(
             allowed="all numbers or all text",
             todo="write the shards again with labels of one type",
         )
-    if given is None and texts:
+    if class_names is None and texts:
         encoded = sort_classes(text.encode("utf-8", "surrogatepass") for text in texts)
-        given = [name.decode("utf-8", "surrogatepass") for name in encoded]
-    elif given is None:
+        class_names = [name.decode("utf-8", "surrogatepass") for name in encoded]
+    elif class_names is None:
         if not 0 <= numbers[0] <= numbers[-1] < _MAX_CLASSES:
             raise DataError(
                 f"the label {numbers[0] if numbers[0] < 0 else numbers[-1]} is no place in a list of classes",
@@ -309,17 +309,17 @@ def _place_labels(
                 todo="pass --classes FILE with the labels themselves, one per line in the order of the classes "
                 f"({len(numbers)} labels: {', '.join(map(str, numbers[:3]))}, ...)",
             )
-        given = [learned.get(number, str(number)) for number in range(numbers[-1] + 1)]
-    if numbers and 0 <= numbers[0] <= numbers[-1] < len(given):
-        return list(given), [int(label) for label in labels]
-    places = {name: place for place, name in enumerate(given)}
+        class_names = [learned.get(number, str(number)) for number in range(numbers[-1] + 1)]
+    if numbers and 0 <= numbers[0] <= numbers[-1] < len(class_names):
+        return list(class_names), [int(label) for label in labels]
+    places = {name: place for place, name in enumerate(class_names)}
     if unknown := [str(label) for label in labels if str(label) not in places]:
         raise ConfigError(
-            f"{', '.join(unknown[:10])}: not among the {len(given)} classes of --classes",
+            f"{', '.join(unknown[:10])}: not among the {len(class_names)} classes of --classes",
             allowed="a name for every label, a line each, in the order of the labels; or the labels themselves",
             todo="correct the file",
         )
-    return list(given), [places[str(label)] for label in labels]
+    return list(class_names), [places[str(label)] for label in labels]
 
 
 def _describe_splits(
@@ -328,8 +328,8 @@ def _describe_splits(
     splits = {}
     first = 0
     for split in SPLITS:
-        own = [rows for shard, rows in zip(shards, tables, strict=True) if shard.split == split]
-        rows = np.concatenate([np.empty(0, ROW), *own])
+        split_tables = [rows for shard, rows in zip(shards, tables, strict=True) if shard.split == split]
+        rows = np.concatenate([np.empty(0, ROW), *split_tables])
         splits[split] = SplitEntry(
             first=first,
             samples=len(rows),

@@ -1,4 +1,4 @@
-"""`shardline data describe`: a folder of shards as text, as a grid of pictures, and sample by sample."""
+"""`shardline data describe`: text about a folder of shards, a grid of its images, and a list of its samples."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ _CAPTION_PIXELS = 16
 
 
 def describe(manifest: ShardManifest) -> Iterator[str]:
-    """Yield lines about counts, classes, sizes, and what was left out."""
+    """Yield lines about counts, classes, sizes and rejected files."""
     shards, classes, images = manifest.shards, manifest.classes, manifest.images
     yield f"{manifest.format}, {len(shards)} shards, {sum(shards.bytes) / 1e6:.1f} MB" + (
-        (f", {len(classes)} classes" if classes else "") + (", several labels a sample" if manifest.multi_label else "")
+        (f", {len(classes)} classes" if classes else "")
+        + (", several labels per sample" if manifest.multi_label else "")
     )
     for name, field in manifest.sample_fields.items():
         yield f"field {name}: {field.kind}" + (f", {len(field.classes)} classes" if field.kind in CLASS_KINDS else "")
     if manifest.parent is not None:
         reused = sum(map(bool, shards.folder))
         yield f"increment on {manifest.parent}: {reused} shards reused, {sum(shards.tombstones)} tombstones"
-    # A document sorts names.
+    # In the order of SPLITS: JSON keys are sorted.
     splits = {name: manifest.splits[name] for name in SPLITS}
     for name, split in splits.items():
         source = f"{split.source_bytes / 1e6:.1f} MB of source files"
@@ -71,8 +72,8 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     for warning in manifest.warnings:
         yield f"warning: {warning}"
     if manifest.duplicates is not None and manifest.duplicates.groups:
-        found = manifest.duplicates
-        yield f"copies: {found.copies}, of {found.groups} samples, {found.leaking_groups} of them in several splits"
+        copies = manifest.duplicates
+        yield f"copies: {copies.copies}, of {copies.groups} samples, {copies.leaking_groups} of them in several splits"
 
 
 def list_samples(folder_uri: str, manifest: ShardManifest, split: str) -> Iterator[dict[str, Any]]:
@@ -94,7 +95,7 @@ def list_samples(folder_uri: str, manifest: ShardManifest, split: str) -> Iterat
         sample = {"path": path_in(stored, manifest.format) or f"{manifest.shards.name[shard]}#{row}", "split": split}
         label = reader.read(stored, int(index[place]["label"])).get(field or "")
         if isinstance(label, tuple):
-            yield {**sample, "labels": [manifest.classes[one] for one in label]}
+            yield {**sample, "labels": [manifest.classes[class_label] for class_label in label]}
         else:
             yield {**sample, "label": None if label is None else manifest.classes[label]}
 

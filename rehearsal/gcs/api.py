@@ -1,7 +1,4 @@
-"""The JSON API: which operation a method and a path name, and what it does.
-
-https://cloud.google.com/storage/docs/json_api/v1: a page per resource and method.
-"""
+"""Routes and operations of the JSON API: https://cloud.google.com/storage/docs/json_api/v1."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class JsonApi:
         self._routes = [(re.compile(method), re.compile(path), op, run) for method, path, op, run in routes]
 
     def find(self, request: Request) -> Call:
-        """Return the operation that a request names; StorageError 501 when it is not here."""
+        """Return the operation of a request; StorageError 501 if it is not implemented."""
         for method, path, operation, run in self._routes:
             if method.fullmatch(request.method) and (match := path.fullmatch(request.path)) is not None:
                 names = {key: _decode(value) for key, value in match.groupdict().items()}
@@ -156,7 +153,7 @@ def _range(text: str | None, size: int) -> tuple[int, int, bool]:
     """Return first byte, number of bytes, and whether that is a range."""
     match = _RANGE.fullmatch(text or "")
     if match is None or match.groups() == ("", ""):
-        # A Range header of another form is ignored, as RFC 9110 says.
+        # RFC 9110: Range headers of other forms are ignored.
         return 0, size, False
     first_text, last_text = match.groups()
     if not first_text:
@@ -173,7 +170,7 @@ def _range(text: str | None, size: int) -> tuple[int, int, bool]:
 
 @dataclass
 class Page:
-    """Objects and prefixes in one order, and where the next page starts."""
+    """Objects and prefixes of a listing, and the token of the next page."""
 
     items: list[Record] = field(default_factory=list)
     prefixes: list[str] = field(default_factory=list)
@@ -181,10 +178,10 @@ class Page:
 
 
 def list_page(objects: Objects, bucket: str, query: Mapping[str, str]) -> Page:
-    """Return the page that a query asks for.
+    """Return the page of a listing query.
 
-    Names come in UTF-8 order; with a delimiter, all names that have it after the prefix become one prefix; a page has
-    at most 1,000 entries, objects and prefixes together.
+    Names are in UTF-8 order. With a delimiter, names that contain it after the prefix are grouped by common prefix. A
+    page has at most 1,000 objects and prefixes.
     """
     if _is_true(query, "versions"):
         raise StorageError(501, "objects.list with versions is not implemented here: only live generations exist")
@@ -203,7 +200,7 @@ def list_page(objects: Objects, bucket: str, query: Mapping[str, str]) -> Page:
 
     page = Page()
     last_prefix = None
-    # With a delimiter most rows of a long answer would be thrown away.
+    # With a delimiter, most rows of a large batch would be discarded.
     num_rows = min(limit + 1, 32) if delimiter else limit + 1
     while True:
         rows = objects.rows(bucket, start, end, num_rows)
@@ -213,7 +210,7 @@ def list_page(objects: Objects, bucket: str, query: Mapping[str, str]) -> Page:
             is_item = common is None or (with_delimited and record.name == common)
             is_prefix = common is not None and common != last_prefix
             is_full = len(page.items) + len(page.prefixes) + is_item + is_prefix > limit
-            # What adds nothing ends no page: the next one would name its prefix again.
+            # Rows that add no entry do not end a page: the next one would repeat their prefix.
             if is_full and (is_item or is_prefix) and (page.items or page.prefixes):
                 page.next_token = base64.urlsafe_b64encode(record.name.encode()).decode()
                 return page
@@ -223,7 +220,7 @@ def list_page(objects: Objects, bucket: str, query: Mapping[str, str]) -> Page:
             if is_item:
                 page.items.append(record)
             elif common is not None:
-                # Everything else below the prefix is skipped by one look into the index.
+                # Skips the other names below the prefix.
                 start = _after_prefix(common)
                 break
             start = record.name + "\0"
@@ -237,12 +234,12 @@ def _after_prefix(prefix: str) -> str:
     last = ord(prefix[-1])
     if prefix[-1] == _LAST_CHARACTER:
         return prefix + _LAST_CHARACTER
-    # The surrogates are no characters: UTF-8 goes from U+D7FF to U+E000.
+    # Skips the surrogates, which UTF-8 does not encode.
     return prefix[:-1] + chr(0xE000 if last + 1 == 0xD800 else last + 1)
 
 
 def _is_true(query: Mapping[str, str], name: str) -> bool:
-    # Python's clients write True.
+    # Python clients send True.
     return query.get(name, "").lower() == "true"
 
 
@@ -262,7 +259,7 @@ def _selected(value: dict[str, object], request: Request) -> Response:
 
 
 def _parse_fields(text: str) -> dict[str, Any]:
-    """Turn `a,b(c,d/e)` into {"a": {}, "b": {"c": {}, "d": {"e": {}}}}."""
+    """Parse `a,b(c,d/e)` to {"a": {}, "b": {"c": {}, "d": {"e": {}}}}."""
     tree: dict[str, Any] = {}
     stack = [tree]
     current, name = tree, ""

@@ -1,12 +1,12 @@
-"""The bytes of the objects on disk.
+"""Object content on disk.
 
-    ROOT/BUCKET/OBJECT NAME     the live generation, mode 0444, which any program can read
-    ROOT/.gcs/unnamed/ID        an object whose name no file can have
+    ROOT/BUCKET/OBJECT NAME     live generation, mode 0444
+    ROOT/.gcs/unnamed/ID        object whose name is not a valid path
     ROOT/.gcs/uploads/ID        bytes of an upload under way
 
-A name that no file can have: an empty part as in `a//b` or `a/`, `.` and `..`, a part above 255 bytes, an object below
-another object. Such an object is served like any other until the server ends. Plain files that are in ROOT/BUCKET when
-a server starts are its objects.
+Names that are not valid paths: an empty part as in `a//b` or `a/`, `.` and `..`, a part above 255 bytes, an object
+below another object. Such objects exist until the server ends. Plain files in ROOT/BUCKET at the start of a server
+become its objects.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import google_crc32c
 STATE_FOLDER = ".gcs"
 _MAX_PART_BYTES = 255
 _BLOCK_BYTES = 1 << 20
-# Whoever writes into the tree would change a generation, which never changes.
+# Read-only, since generations are immutable.
 _READ_ONLY = 0o444
-# Another object is a folder of this one's name, or the other way round; or the path is too long.
+# The path or a parent is taken by another object, or the path is too long.
 _NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
@@ -48,7 +48,7 @@ class Checksums:
 
     @property
     def crc32c(self) -> str:
-        """Base64 of the big-endian checksum, as the API shows it."""
+        """Base64 of the big-endian checksum, as in the API."""
         return base64.b64encode(self._crc32c.to_bytes(4)).decode()
 
     @property
@@ -58,7 +58,7 @@ class Checksums:
 
 
 class StagedFile:
-    """Bytes of an upload under way; `Objects.commit` makes them an object."""
+    """Bytes of an upload under way; `Objects.commit` publishes them as an object."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,18 +71,18 @@ class StagedFile:
         self.checksums.update(data)
 
     def finish(self) -> None:
-        """Close the file: it is complete."""
+        """Close the complete file."""
         self._file.close()
         self.path.chmod(_READ_ONLY)
 
     def discard(self) -> None:
-        """Remove the bytes, unless they became an object."""
+        """Delete the bytes, unless they were published."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
 
 class ContentFolder:
-    """The files below a server's root; the caller's lock guards `publish` and `remove`."""
+    """Files below a server's root. Callers must lock `publish` and `remove`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -96,7 +96,7 @@ class ContentFolder:
         return StagedFile(self._uploads / uuid.uuid4().hex)
 
     def publish(self, staged: StagedFile, bucket: str, name: str) -> Path:
-        """Move a complete upload to the place of an object, in one step, and return that place."""
+        """Move a complete upload to the path of its object, atomically, and return the path."""
         parts = name.split("/")
         if not any(part in ("", ".", "..") or len(part.encode()) > _MAX_PART_BYTES for part in parts):
             place = self.root.joinpath(bucket, *parts)
@@ -109,7 +109,7 @@ class ContentFolder:
         return staged.path.rename(self._unnamed / staged.path.name)
 
     def remove(self, bucket: str, path: Path) -> None:
-        """Remove an object's file, and the folders that it leaves empty; open files of it stay readable."""
+        """Delete an object's file and empty parent folders; open files stay readable."""
         path.unlink(missing_ok=True)
         for folder in path.parents:
             if not folder.is_relative_to(self.root / bucket) or folder == self.root / bucket:
@@ -129,10 +129,10 @@ class ContentFolder:
             (self.root / bucket).rmdir()
 
     def adopt(self) -> Iterator[tuple[str, str, Path, Checksums]]:
-        """Yield bucket, object name, path and checksums of every plain file that is there, and make it read-only.
+        """Make existing plain files read-only; yield bucket, object name, path and checksums of each.
 
         Raises:
-            RuntimeError: A file's name is not UTF-8, as an object's has to be.
+            RuntimeError: A file's name is not UTF-8.
         """
         for bucket in sorted(self.root.iterdir()):
             if bucket.name.startswith(".") or not bucket.is_dir():
@@ -140,7 +140,7 @@ class ContentFolder:
             for folder, _, files in os.walk(bucket):
                 for path in (Path(folder, file) for file in files):
                     if path.is_symlink():
-                        # Its target is nobody's object, and keeps its mode.
+                        # Symbolic links are not objects; their targets keep their mode.
                         continue
                     name = path.relative_to(bucket).as_posix()
                     if any("\ud800" <= character <= "\udfff" for character in name):

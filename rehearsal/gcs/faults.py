@@ -1,7 +1,7 @@
-"""Faults and costs of requests, by rules.
+"""Fault injection by rules: errors, latency, bandwidth.
 
-A rule counts the requests that it matches, and decides from that count alone (and its seed), never from the clock: the
-same requests in the same order meet the same faults.
+A rule counts matching requests and decides only by this count and its seed, not by time: the same requests in the same
+order get the same faults.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rehearsal.servers.http import Wire
 
 
 class Rule(BaseModel):
-    """Which requests, and what happens to them. Several rules may match: costs add up, the first fault wins."""
+    """Requests and their effects. If several rules match, latencies add up and the first fault applies."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -27,17 +27,17 @@ class Rule(BaseModel):
     object: str = "*"
     """Name of the object as a pattern (a/* matches a/b/c); listings have the empty name."""
     operation: str = "*"
-    """As the access log names it: objects.get, objects.media, uploads, ..."""
+    """Name in the access log: objects.get, objects.media, uploads, ..."""
     nth: tuple[int, ...] = ()
     """Only these of the matching requests, counted from 1; empty: all."""
     limit: int | None = None
-    """At most this many times."""
+    """Maximum number of effects."""
     probability: float = Field(default=1.0, ge=0, le=1)
     seed: int = 0
-    """Start of the randomness behind `probability`."""
+    """Random seed of `probability`."""
 
     latency_s: float = Field(default=0.0, ge=0)
-    """Wait before the first byte of the answer."""
+    """Delay before the first byte of the answer."""
     bytes_per_s: float | None = Field(default=None, gt=0)
     """Speed limit of this request's stream, in both directions."""
     status: int | None = Field(default=None, ge=400, le=599)
@@ -47,29 +47,29 @@ class Rule(BaseModel):
     reset: bool = False
     """Reset the connection instead of an answer."""
     after: bool = False
-    """Let the request take effect first: only its answer is lost (with `status` or `reset`)."""
+    """Execute the request first, so that only its answer is lost (with `status` or `reset`)."""
     reset_at: int | None = Field(default=None, ge=0)
     """Reset the connection after this many bytes of the answer's body."""
     read_at_most: int | None = Field(default=None, ge=0)
-    """Reset the connection after this many bytes of the request's body; what was read counts as received."""
+    """Reset the connection after this many bytes of the request's body, which count as received."""
     truncate_at: int | None = Field(default=None, ge=0)
     """Close the connection after this many bytes of the answer's body."""
     quietly: bool = False
-    """With `truncate_at`: Content-Length agrees with what is sent, so that only a checksum notices."""
+    """With `truncate_at`: Content-Length matches the sent bytes, so that only a checksum detects it."""
     corrupt_at: int | None = Field(default=None, ge=0)
     """Flip a bit of this byte of the answer's body."""
 
 
 @dataclass
 class Effect:
-    """What the rules together do to one request."""
+    """Combined effect of the rules on a request."""
 
     latency_s: float = 0.0
     bytes_per_s: float | None = None
     fault: Rule | None = None
 
     def wire(self) -> Wire:
-        """Return how the answer is sent."""
+        """Return the transmission of the answer."""
         fault = self.fault or Rule()
         return Wire(self.bytes_per_s, fault.truncate_at, fault.quietly, fault.reset_at, fault.corrupt_at)
 
@@ -100,12 +100,12 @@ class Faults:
             self._counters = [_Counter(rule) for rule in rules]
 
     def hits(self) -> list[int]:
-        """Return how often each rule had an effect."""
+        """Return the number of effects per rule."""
         with self._lock:
             return [counter.hits for counter in self._counters]
 
     def decide(self, method: str, operation: str, bucket: str, name: str) -> Effect:
-        """Return what happens to a request, and count it."""
+        """Count a request and return its effect."""
         effect = Effect()
         with self._lock:
             for counter in self._counters:

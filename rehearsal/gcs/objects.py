@@ -1,8 +1,7 @@
-"""The objects of all buckets: one live generation each, in memory, with its bytes in a file (content.py).
+"""Objects of all buckets: one live generation each, in memory, with content in a file (content.py).
 
-Every change happens under one lock, with its preconditions checked inside it. An object's file has its generation as
-modification time, so that a server started again on the same folder serves the same generations; what a client set
-(content type, metadata) lives as long as the server.
+Changes and their preconditions are checked under one lock. The generation is also the file's modification time, so that
+it survives a restart of the server; other fields (content type, metadata) do not.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Record:
-    """One live object. Its metageneration is 1: nothing here changes an object's metadata."""
+    """A live object. Its metageneration is always 1, since metadata cannot be changed."""
 
     bucket: str
     name: str
@@ -72,11 +71,11 @@ class Record:
     crc32c: str
     md5: str
     fields: dict[str, Any] = field(default_factory=dict)
-    """What a client may set: contentType, metadata, cacheControl and so on."""
+    """Fields set by clients: contentType, metadata, cacheControl and so on."""
 
     @property
     def etag(self) -> str:
-        """A text that changes with every change of the object."""
+        """ETag of the generation."""
         return base64.b64encode(f"{self.generation}/1".encode()).decode()
 
     def resource(self, endpoint: str) -> dict[str, Any]:
@@ -107,9 +106,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Preconditions:
-    """Requirements on the live object: https://cloud.google.com/storage/docs/request-preconditions.
+    """Preconditions on the live object: https://cloud.google.com/storage/docs/request-preconditions.
 
-    Generation 0 is "there is no live object", so ifGenerationMatch=0 creates and never overwrites.
+    Generation 0 means that the object does not exist, so ifGenerationMatch=0 never overwrites.
     """
 
     generation_match: int | None = None
@@ -131,7 +130,7 @@ class Preconditions:
         """Compare with the live object.
 
         Raises:
-            StorageError: 412; or 304 when a reading request asked for anything but the object as it is.
+            StorageError: 412; or 304 for a read of an unchanged object.
         """
         generation, metageneration = (record.generation, 1) if record else (0, 0)
         if self.generation_match not in (None, generation) or self.metageneration_match not in (None, metageneration):
@@ -156,12 +155,12 @@ class Objects:
     ) -> None:
         self._contents = ContentFolder(root)
         self._write_interval_s, self._clock = write_interval_s, clock
-        # The oldest first: an entry never changes.
+        # The oldest first.
         self._written_s: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._lock = threading.RLock()
         self._buckets: dict[str, Bucket] = {}
         self._names: dict[str, list[str]] = {}
-        """Object names of each bucket, sorted. Python's order of texts is that of their UTF-8 bytes."""
+        """Sorted object names per bucket. Python's string order equals UTF-8 byte order."""
         self._records: dict[tuple[str, str], Record] = {}
         self._last_us = 0
         for bucket, name, path, checksums in self._contents.adopt():
@@ -172,14 +171,14 @@ class Objects:
             self._put(_record(bucket, name, generation, path, checksums, {}))
 
     def _next_us(self) -> int:
-        """Return the time in microseconds, never the same twice: a new generation."""
+        """Return a new generation: the time in microseconds, strictly increasing."""
         self._last_us = max(self._last_us + 1, time.time_ns() // 1000)
         return self._last_us
 
     # --- buckets ---
 
     def create_bucket(self, name: str, fields: dict[str, Any]) -> Bucket:
-        """Make a bucket; StorageError 409 when it exists."""
+        """Create a bucket; StorageError 409 if it exists."""
         with self._lock:
             if name in self._buckets:
                 text = "Your previous request to create the named bucket succeeded and you already own it."
@@ -189,7 +188,7 @@ class Objects:
             return self._buckets[name]
 
     def bucket(self, name: str) -> Bucket:
-        """Return a bucket; StorageError 404 when it is not there."""
+        """Return a bucket; StorageError 404 if it does not exist."""
         with self._lock:
             if name not in self._buckets:
                 raise StorageError(404, "The specified bucket does not exist.")
@@ -212,7 +211,7 @@ class Objects:
     # --- reading ---
 
     def find(self, bucket: str, name: str) -> Record | None:
-        """Return the live object, None when there is none; StorageError 404 when there is no bucket."""
+        """Return the live object or None; StorageError 404 if the bucket does not exist."""
         with self._lock:
             self.bucket(bucket)
             return self._records.get((bucket, name))
@@ -226,7 +225,7 @@ class Objects:
         *,
         reading: bool = True,
     ) -> Record:
-        """Return the live object; StorageError 404, or what the preconditions say."""
+        """Return the live object; StorageError 404, or that of a failed precondition."""
         record = self.find(bucket, name)
         if record is None or generation not in (None, record.generation):
             raise StorageError(404, f"No such object: {bucket}/{name}")
@@ -236,7 +235,7 @@ class Objects:
     def open(
         self, bucket: str, name: str, generation: int | None = None, check: Preconditions = NOTHING
     ) -> tuple[Record, BinaryIO]:
-        """Return the live object and its bytes; an overwrite meanwhile does not touch them."""
+        """Return the live object and its content, which later overwrites do not affect."""
         with self._lock:
             record = self.get(bucket, name, generation, check)
             return record, record.path.open("rb")
@@ -256,7 +255,7 @@ class Objects:
         return self._contents.stage()
 
     def check_upload(self, bucket: str, name: str, check: Preconditions) -> None:
-        """Raise what an upload under this name would: a bad name, no bucket, preconditions that do not hold."""
+        """Raise StorageError for an invalid name, a missing bucket or failed preconditions."""
         if not name or len(name.encode()) > MAX_NAME_BYTES or {"\r", "\n", "\0"} & set(name) or name in (".", ".."):
             raise StorageError(400, f"Invalid object name: {name[:80]!r} ({len(name.encode())} bytes)")
         if name.startswith(".well-known/acme-challenge/"):
@@ -266,7 +265,7 @@ class Objects:
     def commit(
         self, bucket: str, name: str, staged: StagedFile, fields: dict[str, Any], check: Preconditions = NOTHING
     ) -> Record:
-        """Make a complete upload the live object; one that is refused stays the caller's."""
+        """Publish a complete upload as the live object; on an error the caller must discard it."""
         staged.finish()
         with self._lock:
             self.check_upload(bucket, name, check)
@@ -282,9 +281,9 @@ class Objects:
             return record
 
     def _count_write(self, bucket: str, name: str) -> None:
-        """Count a write; StorageError 429 when the last one to this name was less than the interval ago.
+        """Count a write; StorageError 429 within the interval after the last write to this name.
 
-        Undocumented, and our choice: neither a deletion nor a refused request counts.
+        Deletions and refused requests do not count: undocumented, our choice.
         """
         now_s = self._clock()
         while self._written_s and next(iter(self._written_s.values())) <= now_s - self._write_interval_s:
@@ -304,7 +303,7 @@ class Objects:
         check: Preconditions = NOTHING,
         verify: Callable[[Checksums], None] = lambda checksums: None,
     ) -> Record:
-        """Make an object of pieces; nothing is left when they fail on the way, or when `verify` raises."""
+        """Write an object from pieces; discards it if `pieces` or `verify` raise."""
         staged = self.stage()
         try:
             for piece in pieces:
@@ -319,7 +318,7 @@ class Objects:
         """Delete the live object; StorageError 404 or 412."""
         with self._lock:
             record = self.get(bucket, name, generation, check, reading=False)
-            self._drop(record)
+            self._remove(record)
             self._contents.remove(bucket, record.path)
 
     def _put(self, record: Record) -> None:
@@ -328,14 +327,14 @@ class Objects:
                 bisect.insort(self._names[record.bucket], record.name)
             self._records[record.bucket, record.name] = record
 
-    def _drop(self, record: Record) -> None:
+    def _remove(self, record: Record) -> None:
         with self._lock:
             names = self._names[record.bucket]
             del names[bisect.bisect_left(names, record.name)], self._records[record.bucket, record.name]
 
 
 def number_in(values: Mapping[str, str], name: str) -> int | None:
-    """Return a whole number of a query or of headers, None when it is absent; StorageError 400 when it is none."""
+    """Parse an integer of a query or of headers, None if it is missing; StorageError 400 if it is invalid."""
     text = values.get(name)
     try:
         return None if text is None else int(text)
@@ -351,5 +350,5 @@ def _record(
 
 def _time_text(microseconds: int) -> str:
     """Return a time in RFC 3339, in milliseconds, as Cloud Storage writes it."""
-    seconds, rest = divmod(microseconds, 10**6)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:03d}Z"
+    seconds, remainder = divmod(microseconds, 10**6)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{remainder // 1000:03d}Z"

@@ -1,4 +1,4 @@
-"""Cloud Storage as a site of the HTTP server: one request from its operation to its entry in the access log."""
+"""Cloud Storage service: routing, fault injection and access log of requests."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from rehearsal.servers.http_server import HOST, HttpServer
 
 
 class BucketService:
-    """The buckets below a folder, without a port; whoever serves it has checked the caller.
+    """Buckets below a folder, without a port and without authentication.
 
     Args:
-        root: Folder of the buckets, made if it is not there. A folder of plain files in it becomes a bucket.
-        buckets: Buckets to make.
+        root: Folder of the buckets, created if missing. Folders of plain files in it become buckets.
+        buckets: Buckets to create.
         access_log: File of JSON lines to append to.
-        rules: Faults and costs from the start.
-        write_interval_s: Shortest time between two writes to one object, below which 429 is answered; 0: no limit.
-        clock: Of that interval.
+        rules: Initial fault rules.
+        write_interval_s: Minimum time between writes to an object, else 429; 0: no limit.
+        clock: Clock of that interval.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BucketService:
                 self.objects.create_bucket(bucket, {})
 
     def close(self) -> None:
-        """Discard uploads under way and close the files, once no request is under way."""
+        """Wait for requests under way, discard unfinished uploads, close the files."""
         self.access_log.wait()
         self._uploads.close()
         self.access_log.close()
@@ -74,23 +74,22 @@ class BucketService:
         """Answer one request; Reset ends the connection without an answer."""
         began_s, began, body = time.time(), time.monotonic(), request.body
         entry: dict[str, Any] = {"operation": "unknown", "bucket": "", "object": "", "fault": False}
-        # Of a request that gets no answer.
         answer = Response(0)
 
-        def answered(response: Response, effect: Effect | None = None) -> None:
+        def send_answer(response: Response, effect: Effect | None = None) -> None:
             nonlocal answer
             answer = response
             send(response, (effect or Effect()).wire())
 
         with self.access_log.running():
             try:
-                self._serve_api(request, answered, entry)
+                self._serve_api(request, send_answer, entry)
             finally:
                 bytes_in = body.num_read if isinstance(body, RequestBody) else 0
                 self._log(request, began_s, time.monotonic() - began, answer, bytes_in, entry)
 
     def log_refused(self, request: Request, status: str) -> None:
-        """Write an entry about a request that was answered before it came here."""
+        """Log a request that authentication answered."""
         answer = Response({"OK": 200, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(status, 400))
         self._log(request, time.time(), 0.0, answer, 0, {"operation": "access", "bucket": "", "object": ""})
 
@@ -115,25 +114,25 @@ class BucketService:
             )
         )
 
-    def _serve_api(self, request: Request, answered: Callable[..., None], entry: dict[str, Any]) -> None:
+    def _serve_api(self, request: Request, send_answer: Callable[..., None], entry: dict[str, Any]) -> None:
         body = request.body
         assert isinstance(body, RequestBody)
         try:
             call = self._api.find(request)
         except StorageError as error:
-            answered(_error_response(error))
+            send_answer(_error_response(error))
             return
         entry |= {"operation": call.operation, "bucket": call.bucket, "object": call.name}
         effect = self.faults.decide(request.method, call.operation, call.bucket, call.name)
         fault = effect.fault
         entry["fault"] = fault is not None
         body.bytes_per_s = effect.bytes_per_s
-        # An upload that names its object in its body has been read already.
+        # If its body has the object's name, an upload was already read.
         body.keep_pace()
         time.sleep(effect.latency_s)
         refuses = fault is not None and (fault.reset or fault.status is not None)
         if fault is not None and refuses and not fault.after:
-            answered(_refusal(fault), effect)
+            send_answer(_refusal(fault), effect)
             return
         if fault is not None and fault.read_at_most is not None:
             if body.num_read > fault.read_at_most:
@@ -146,14 +145,14 @@ class BucketService:
         if fault is not None and refuses:
             response.close()
             response = _refusal(fault)
-        answered(response, effect)
+        send_answer(response, effect)
 
 
 class BucketServer(BucketService):
-    """A bucket service behind a port of its own: a context manager, or `start` and `stop`.
+    """A bucket service with its own port: a context manager, or `start` and `stop`.
 
-    `is_open` asks nobody for a token: clients that STORAGE_EMULATOR_HOST leads here bring none. The write rate has no
-    limit unless one is given.
+    `is_open` disables authentication: clients with STORAGE_EMULATOR_HOST send no token. By default, the write rate has
+    no limit.
     """
 
     def __init__(
@@ -161,7 +160,7 @@ class BucketServer(BucketService):
     ) -> None:
         super().__init__(root, write_interval_s=write_interval_s, **options)
         self.failures: list[str] = []
-        """Faults of the server itself, as tracebacks; `stop` raises when there are any."""
+        """Tracebacks of faults of the server itself; `stop` raises if there are any."""
         self._http = HttpServer(self.serve, self.failures)
         self.access = Access(
             self.root / STATE_FOLDER / "access", project="emulated", token_uri=f"{self.endpoint}/token"
@@ -175,11 +174,11 @@ class BucketServer(BucketService):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that make clients of this and of child processes use this server, an open one, and nothing else."""
+        """Environment variables by which clients use only this (open) server."""
         return {
             "STORAGE_EMULATOR_HOST": self.endpoint,
             "GOOGLE_APPLICATION_CREDENTIALS": str(self.access.key_file.absolute()),
-            # Else gcsfs asks a gRPC service for the kind of every bucket, for minutes where there is none.
+            # Else gcsfs queries a gRPC service for the kind of each bucket, and waits minutes for a time-out.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
             "NO_PROXY": HOST,
             "no_proxy": HOST,
@@ -191,7 +190,7 @@ class BucketServer(BucketService):
         return self
 
     def stop(self) -> None:
-        """Stop serving, end all connections and close the files; RuntimeError when the server itself had faults."""
+        """Stop serving, end all connections, close the files; RuntimeError after faults of the server itself."""
         self._http.stop()
         self.close()
         if self.failures:
@@ -211,7 +210,7 @@ def _error_response(error: StorageError) -> Response:
 
 
 def _refusal(rule: Rule) -> Response:
-    """Return the error that a rule asks for; Reset where it asks for that."""
+    """Return a rule's error response; raise Reset if the rule resets the connection."""
     if rule.reset or rule.status is None:
         raise Reset
     response = _error_response(

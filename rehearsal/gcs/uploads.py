@@ -1,8 +1,8 @@
 """Uploads of the JSON API: simple, multipart and resumable.
 
-https://cloud.google.com/storage/docs/uploads-downloads and .../performing-resumable-uploads. A resumable session lives
-in memory, its bytes on disk: after a restart the client gets 404 and starts again, as it must with a session that ran
-out. Preconditions are checked when a session starts and again when it ends; Cloud Storage promises the second only.
+https://cloud.google.com/storage/docs/uploads-downloads and .../performing-resumable-uploads. Sessions of resumable
+uploads are in memory, their bytes on disk. After a restart, clients get 404 and start again, as for expired sessions.
+Preconditions are checked at the start and the end of a session; Cloud Storage guarantees only the latter.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rehearsal.gcs.content import Checksums, StagedFile
 from rehearsal.gcs.objects import Objects, Preconditions, Record
 from rehearsal.servers.http import Request, Response, blocks, json_response
 
-# Chunks but the last are kept in multiples of this; the rest of one has to be sent again.
+# All chunks but the last are stored in multiples of this; clients send the remainder again.
 CHUNK_MULTIPLE = 256 << 10
-# What a client may set in an upload; the rest of a resource is the service's.
+# Fields that clients may set in an upload.
 SETTABLE = (
     "cacheControl",
     "contentDisposition",
@@ -116,7 +116,7 @@ class Uploads:
                 raise StorageError(404, "No such upload session")  # cancelled or refused meanwhile
             if request.method == "DELETE":
                 self._end(session_id, session)
-                # What the documentation of cancelling promises; no standard status.
+                # Documented status of a cancelled upload; not a standard one.
                 return Response(499)
             if session.finished is None:
                 size = self._append_chunk(session.staged, request)
@@ -130,7 +130,7 @@ class Uploads:
         start, end, total = _content_range(request.headers)
         checksums = staged.checksums
         if end is None:
-            # The whole object in one request, or the question how much is there (an empty body with a range of *).
+            # The whole object in one request, or a status query (an empty body with a range of *).
             if "content-range" not in request.headers:
                 _skip(request, checksums.size)
                 _append(staged, request, None)
@@ -158,25 +158,25 @@ class Uploads:
 
 
 def _skip(request: Request, count: int) -> None:
-    """Read the first bytes of the body, which are there already."""
+    """Skip the first bytes of the body, which were received before."""
     for _ in blocks(request.body, count):
         pass
 
 
 def _append(staged: StagedFile, request: Request, end: int | None) -> None:
-    """Append the body up to the size `end`; of a body that breaks off whole multiples are kept."""
+    """Append the body up to the size `end`; if it is incomplete, only whole multiples."""
     while end is None or staged.checksums.size < end:
-        wanted = CHUNK_MULTIPLE if end is None else min(CHUNK_MULTIPLE, end - staged.checksums.size)
-        piece = request.body.read(wanted)
-        while piece and len(piece) < wanted and (more := request.body.read(wanted - len(piece))):
-            piece += more
+        piece_bytes = CHUNK_MULTIPLE if end is None else min(CHUNK_MULTIPLE, end - staged.checksums.size)
+        piece = request.body.read(piece_bytes)
+        while piece and len(piece) < piece_bytes and (next_piece := request.body.read(piece_bytes - len(piece))):
+            piece += next_piece
         if not piece:
             return
         staged.write(piece)
 
 
 def _content_range(headers: Mapping[str, str]) -> tuple[int, int | None, int | None]:
-    """Return first byte, last byte and size of the whole; None where it is not given."""
+    """Return first byte, last byte and total size; None for missing ones."""
     text = headers.get("content-range")
     if text is None:
         return 0, None, None
@@ -187,14 +187,14 @@ def _content_range(headers: Mapping[str, str]) -> tuple[int, int | None, int | N
     return int(first or 0), None if last is None else int(last), None if total == "*" else int(total)
 
 
-# --- what an upload says of its object ---
+# --- metadata of uploads ---
 
 
 def peek_name(request: Request) -> str:
-    """Return the object that an upload is about; it may be in the body, which can be read again.
+    """Return an upload's object name, which may be in the body; the body stays readable.
 
     Raises:
-        StorageError: 400; the body is of another form.
+        StorageError: 400: invalid body.
     """
     if name := request.query.get("name"):
         return name
@@ -215,7 +215,7 @@ def json_object(request: Request) -> dict[str, Any]:
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
-    """Return a JSON object; StorageError 400 when it is none, or has half a character (a lone surrogate)."""
+    """Parse a JSON object; StorageError 400 if it is invalid or has a lone surrogate."""
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
@@ -238,12 +238,12 @@ def _name_of(request: Request, resource: Mapping[str, Any]) -> str:
 
 
 def _check_hashes(resource: Mapping[str, Any], headers: Mapping[str, str], checksums: Checksums) -> None:
-    """Compare bytes with the checksums that came with them: in the resource, x-goog-hash and Content-MD5."""
-    given = [("crc32c", resource.get("crc32c")), ("md5", resource.get("md5Hash")), ("md5", headers.get("content-md5"))]
+    """Verify the checksums in the resource, x-goog-hash and Content-MD5; StorageError 400 on a mismatch."""
+    hashes = [("crc32c", resource.get("crc32c")), ("md5", resource.get("md5Hash")), ("md5", headers.get("content-md5"))]
     for entry in headers.get("x-goog-hash", "").split(","):
         kind, _, value = entry.strip().partition("=")
-        given.append((kind, value))
-    for kind, expected in given:
+        hashes.append((kind, value))
+    for kind, expected in hashes:
         actual = {"crc32c": checksums.crc32c, "md5": checksums.md5}.get(kind)
         if expected and actual is not None and expected != actual:
             text = f"Provided {kind.upper()} hash {expected!r} doesn't match calculated {kind.upper()} hash {actual!r}."
@@ -251,22 +251,21 @@ def _check_hashes(resource: Mapping[str, Any], headers: Mapping[str, str], check
 
 
 def _split_related(request: Request) -> tuple[dict[str, Any], str, bytes]:
-    """Return resource, content type and media of a multipart upload, which clients send for small objects alone.
+    """Return resource, content type and media of a multipart upload (only used for small objects).
 
-    https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object (multipart/related, RFC 2387). gcsfs
-    ends its lines with a line feed alone, and Cloud Storage takes that: the first line decides.
+    https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object (multipart/related, RFC 2387). Like
+    Cloud Storage, it accepts lines that end with LF, which gcsfs sends.
     """
     match = re.search(r'boundary="?([^";]+)"?', request.headers.get("content-type", ""))
     delimiter = b"--" + (match[1].encode() if match else b"")
     body = request.body.read()
     newline = b"\r\n" if body.partition(delimiter)[2].startswith(b"\r\n") else b"\n"
-    first, _, rest = body.partition(delimiter)[2].partition(newline + delimiter)
-    # The last boundary ends the media.
-    second, end, _ = rest.rpartition(newline + delimiter + b"--")
-    head, blank, media = second.partition(newline * 2)
+    resource_part, _, remainder = body.partition(delimiter)[2].partition(newline + delimiter)
+    media_part, end, _ = remainder.rpartition(newline + delimiter + b"--")
+    head, blank, media = media_part.partition(newline * 2)
     if match is None or not end or not blank:
         raise StorageError(400, "Malformed multipart body")
-    text = first.partition(newline * 2)[2]
+    text = resource_part.partition(newline * 2)[2]
     header = re.search(rb"(?im)^content-type:\s*([^\r\n]+)", head)
     content_type = header[1].decode("latin-1").strip() if header else "application/octet-stream"
     return parse_object(text) if text.strip() else {}, content_type, media

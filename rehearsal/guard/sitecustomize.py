@@ -1,12 +1,11 @@
-"""Refuse look-ups and packets of this Python process to any other machine: imported by its name when Python starts.
+"""Network guard of Python processes: refuses DNS look-ups and packets to other machines. Python imports it at start.
 
-Proxy variables lead what honours them to the local cloud; what opens a socket by itself would pass them by. In a
-process whose PYTHONPATH begins with this folder it gets an error that says so, at once, by TCP or UDP: another
-machine's name is not even looked up. Not seen: sockets of C libraries (gRPC's among them, which honours the proxy), and
-Python started with -I, -E or -S.
+Clients that honour proxy variables reach the local cloud; others would open sockets to the outside. In a process whose
+PYTHONPATH begins with this folder, those fail at once with an error, for TCP and UDP. Not covered: sockets of C
+libraries (gRPC's honours the proxy), and Python started with -I, -E or -S.
 
-Code that takes an OSError for "not there" would hide the refusal: each refused host is also a line of the file that
-SHARDLINE_REHEARSAL_REFUSED names, which the local cloud reads. A sitecustomize of the user's own runs after this one.
+Code may swallow the OSError, so each refused host is also appended to the file SHARDLINE_REHEARSAL_REFUSED, which the
+local cloud reads. A sitecustomize of the user runs after this one.
 """
 
 import contextlib
@@ -18,20 +17,20 @@ import socket
 import sys
 
 _FILE_VARIABLE = "SHARDLINE_REHEARSAL_REFUSED"
-# Audit events with an address, and those with a name: https://docs.python.org/3/library/audit_events.html
+# Audit events with an address, and with a name: https://docs.python.org/3/library/audit_events.html
 _SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _LOOK_UPS = ("socket.getaddrinfo", "socket.gethostbyname")
-# os.path: pathlib would be imported into every process for it.
+# Not pathlib, which would be imported into every process.
 _FOLDER = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120
 _REVERSE_LOOK_UPS = ("socket.gethostbyaddr", "socket.getnameinfo")
 
 
 class _Probe(socket.socket):
-    """A socket of the guard's own; to connect it sends nothing."""
+    """The guard's own UDP socket; its connect sends nothing."""
 
 
 def _is_own_name(name: str) -> bool:
-    """Whether a name is this machine's, with or without a domain: gloo and torchrun meet at it."""
+    """Return whether a name is this machine's, with or without a domain: gloo and torchrun use it."""
     if name.lower() in ("localhost", socket.gethostname().lower()):
         return True
     label = name.split(".")[0].lower()
@@ -39,7 +38,7 @@ def _is_own_name(name: str) -> bool:
 
 
 def _is_here(host: str) -> bool:
-    """Whether an address or a name is this machine's."""
+    """Return whether an address or a name is this machine's."""
     if not host or _is_own_name(host):
         return True
     try:
@@ -48,7 +47,7 @@ def _is_here(host: str) -> bool:
             return True
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         with _Probe(family, socket.SOCK_DGRAM) as probe:
-            # A packet to an own address leaves from that address; multicast and broadcast can be bound as well.
+            # The source address of a packet to an own address is that address. Binding would accept multicast, too.
             probe.connect((host, 9))
             return bool(probe.getsockname()[0].partition("%")[0] == str(address))
     except (OSError, ValueError):
@@ -65,7 +64,7 @@ def _is_name(host: str) -> bool:
 
 def _note(host: str) -> None:
     if path := os.environ.get(_FILE_VARIABLE):
-        # One write of one line: lines of several processes do not mix.
+        # A single write per line: lines of several processes do not mix.
         with contextlib.suppress(OSError), open(path, "ab", buffering=0) as stream:
             stream.write(host.encode(errors="replace").replace(b"\n", b" ") + b"\n")
 
@@ -77,9 +76,9 @@ def _refuse(event: str, arguments: tuple[object, ...]) -> None:
             _note(str(address[0]))
             raise ConnectionRefusedError(f"{address[0]}:{address[1]} is outside this rehearsal: its guard refuses it")
     elif event in _LOOK_UPS or event in _REVERSE_LOOK_UPS:
-        given = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
-        name = given.decode() if isinstance(given, bytes | bytearray) else str(given or "")
-        # An address is no question to anybody, unless it is its name that is wanted.
+        host = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
+        name = host.decode() if isinstance(host, bytes | bytearray) else str(host or "")
+        # Looking up an address sends nothing, except in reverse look-ups.
         if (event in _REVERSE_LOOK_UPS or _is_name(name)) and not _is_here(name):
             _note(name)
             text = f"{name} is outside this rehearsal: its guard does not look it up"
@@ -87,7 +86,7 @@ def _refuse(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def _run_users_own() -> None:
-    """Run the sitecustomize that this file hides, if there is one; it is the module of that name then."""
+    """Run the sitecustomize that this file shadows, if there is one; it replaces this module in sys.modules."""
     hidden = [path for path in sys.path if os.path.realpath(path) != _FOLDER]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", hidden)
     if spec is not None and spec.loader is not None:

@@ -1,8 +1,7 @@
-"""The process that runs one Dataflow job: `python -m rehearsal.jobs.beam_job URI`.
+"""Process of one Dataflow job: `python -m rehearsal.jobs.beam_job URI`.
 
-URI names the pipeline as DataflowRunner has staged it. Its steps are what was submitted, pickled functions and all; the
-container that they were to run in is swapped for this process, in which the FnApiRunner executes them. It ends with 0
-when the pipeline is done.
+URI is the pipeline staged by DataflowRunner. Its steps, including pickled functions, run unchanged in this process with
+the FnApiRunner, in place of the SDK container. Exits with 0 if the pipeline is done.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def main(uri: str) -> int:
         if environment.urn == common_urns.environments.DOCKER.urn:
             environment.urn, environment.payload = python_urns.EMBEDDED_PYTHON, b""
             del environment.dependencies[:]
-    # What DataflowRunner pickles with, unless it is told otherwise.
+    # The default pickler of DataflowRunner.
     pickler.set_library("cloudpickle")
     result = FnApiRunner().run_via_runner_api(pipeline, PipelineOptions([]))
     state = result.wait_until_finish()

@@ -1,4 +1,4 @@
-"""Custom jobs of the local Vertex AI, a thread each; machines.py has the machines of one job."""
+"""Execution of custom jobs, a thread each; machines.py runs the machines of one job."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class CustomJobRuns(JobThreads):
         region = job.name.split("/")[3]
         if not self.market.has_machines(region, job.display_name):
             strategy = job.job_spec.scheduling.strategy.name.replace("STRATEGY_UNSPECIFIED", "STANDARD")
-            wanted = ", ".join(sorted({machine.type for machine in machines}))
-            text = f"Resources are insufficient in region: {region}. No {wanted} could be had by {strategy}."
+            types = ", ".join(sorted({machine.type for machine in machines}))
+            text = f"Resources are insufficient in region: {region}. No {types} available with {strategy}."
             return Outcome("FAILED", RESOURCE_EXHAUSTED, text)
 
         def log(machine: Machine, text: str, severity: str) -> None:

@@ -1,4 +1,4 @@
-"""Dataflow jobs of the local cloud: the staged pipeline of each is run by a process of its own (beam_job.py)."""
+"""Execution of Dataflow jobs: runs the staged pipeline of each in its own process (beam_job.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL_S = 0.2
 
 
 class DataflowJobs(JobThreads):
-    """Executes Dataflow jobs (google.cloud.dataflow_v1beta3.Job), and keeps their messages."""
+    """Executes Dataflow jobs (google.cloud.dataflow_v1beta3.Job), and stores their messages."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -40,7 +40,7 @@ class DataflowJobs(JobThreads):
         job.requested_state, job.current_state = _STATE.JOB_STATE_CANCELLED, _STATE.JOB_STATE_CANCELLING
 
     def _fail(self, name: str, message: str) -> None:
-        # A Dataflow job has no status code: it is in the message.
+        # A Dataflow job has no status code, so the message has it.
         self._end(name, "FAILED", f"INTERNAL: {message}")
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
@@ -62,7 +62,7 @@ class DataflowJobs(JobThreads):
             tail.append(line)
             self.place.logs.write(DATAFLOW_RESOURCE, labels, line, severity_of(line), self.place.clock.now())
 
-        # Workers are machines of the user's own project.
+        # Workers are machines in the user's project.
         identity = Identity(
             project=job.project_id,
             project_number="0",
@@ -123,7 +123,7 @@ def staged_pipeline(job: Any) -> str:
     """Return the gs:// URI of a job's pipeline.
 
     Raises:
-        ValueError: The job names none: it is no job of a portable pipeline.
+        ValueError: The job has none: it is not a portable pipeline.
     """
     raw = dataflow_v1beta3.Job.pb(job).environment
     options = json_format.MessageToDict(raw.sdk_pipeline_options).get("options", {})

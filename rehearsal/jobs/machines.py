@@ -1,15 +1,15 @@
-"""The machines of one custom job, started, watched, taken away and started again, until the job has ended.
+"""Machines of one custom job: start, preemption, restart and end.
 
-Restarts are those of rehearsal/jobs/restarts.py. Beside them
+Restart rules are in rehearsal/jobs/restarts.py. Other rules
 (https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service, .../use-spot-vms):
 
-    the first machine's container exits with 0    the job has succeeded; the others are ended
-    another's exits with 0                        that machine is done
+    container of the first machine exits with 0   the job has succeeded; the others are stopped
+    container of another machine exits with 0     that machine is done
     a machine is preempted                        its container gets SIGTERM and is killed 30 s later, or is killed at
-                                                  once; an exit code before that is judged like any other
-    machines come one by one                      the job is running when all are up
+                                                  once; an earlier exit code counts like any other
+    machines start one by one                     the job is running when all are up
 
-With restart_job_on_worker_restart a restart of one is one of all; what still runs gets SIGTERM first.
+With restart_job_on_worker_restart, the restart of one machine restarts all; running containers get SIGTERM first.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from rehearsal.machines.metadata import MetadataServer
 from rehearsal.machines.processes import ProcessTree, clean_environment
 from rehearsal.vertex.logs import severity_of
 
-# Between a notice and the end of a spot machine: https://docs.cloud.google.com/compute/docs/instances/spot#preemption
+# Time between preemption notice and end of a spot machine: https://docs.cloud.google.com/compute/docs/instances/spot#preemption
 NOTICE_S = 30.0
-# Between the starts of two machines of a job: no page says how far apart they come.
+# Time between the starts of a job's machines: undocumented, our choice.
 STAGGER_S = 5.0
 _POLL_S = 0.1
 
@@ -65,7 +65,7 @@ class Outcome:
 
 @dataclass
 class _Node:
-    """A machine that is up, and its container."""
+    """A running machine and its container."""
 
     machine: Machine
     metadata: MetadataServer
@@ -80,7 +80,7 @@ class _Node:
         return code if code is None or code >= 0 else 128 - code
 
     def remove(self) -> None:
-        """Kill what runs on the machine, and delete its disk."""
+        """Kill the machine's processes and delete its disk."""
         self.tree.kill()
         self.metadata.close()
         shutil.rmtree(self.disk, ignore_errors=True)
@@ -88,20 +88,20 @@ class _Node:
 
 @dataclass(frozen=True)
 class _Notice:
-    """A machine's notice that it is taken away."""
+    """A preemption notice."""
 
     preemption: Preemption
     step: int
-    """Of the training at the notice."""
+    """Training step at the notice."""
     deadline: float
-    """Of the machine, by the monotonic clock."""
+    """End of the machine, by the monotonic clock."""
 
 
 class JobMachines:
     """Runs the machines of one job.
 
-    `log` takes machine, text and severity of each line. `on_running` is called once, when all machines are up. Once
-    `is_closed`, nothing waits for what a machine saves at its end.
+    `log` receives machine, text and severity of each line. `on_running` is called once, when all machines are up. Once
+    `is_closed`, machines are killed without time to save.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class JobMachines:
         self._notice: _Notice | None = None
         self._began_at = 0.0
         self._pools: dict[str, list[str]] = {}
-        # A socket's path has at most 107 characters, and data loaders make theirs below TMPDIR: it is a short link to
-        # the machine's disk, however deep that lies.
+        # TMPDIR is a short link to the machine's disk: data loaders create sockets in it, and a socket's path has at
+        # most 107 characters.
         self._links = Path(tempfile.mkdtemp(prefix=LINKS_PREFIX))
 
     def run(self) -> Outcome:
-        """Run until the job has ended; nothing of it runs then."""
+        """Run the machines until the job has ended."""
         self._began_at = time.monotonic()
         try:
             self._start_all(new_disks=True)
@@ -154,7 +154,7 @@ class JobMachines:
     def _step(self) -> Outcome | None:
         if self._cancelled.is_set():
             return Outcome("CANCELLED", CANCELLED, "the job was cancelled")
-        # Not scaled: the work is no faster here than it is.
+        # Not scaled by time_scale, since real work is not faster.
         if self._timeout_s and time.monotonic() - self._began_at > self._timeout_s:
             text = f"the job ran longer than its timeout of {self._timeout_s:.0f} s"
             return Outcome("FAILED", DEADLINE_EXCEEDED, text)
@@ -164,34 +164,33 @@ class JobMachines:
             if node.code:
                 return self._after_exit(number, node.code)
         if self._notice is not None:
-            return self._take_away(self._notice) if time.monotonic() >= self._notice.deadline else None
+            return self._kill_preempted(self._notice) if time.monotonic() >= self._notice.deadline else None
         progress = self._nodes[0].progress
         if self._is_spot and self._market.missing and progress is not None:
             progress.read()
             due = self._market.due(self._job.display_name, len(self._nodes), progress.step, progress.total)
-            # A machine that is done is not taken away.
+            # Finished machines are not preempted.
             if due is not None and self._nodes[due.node].code is None:
                 return self._preempt(due, progress.step)
         return None
 
     def _preempt(self, preemption: Preemption, step: int) -> Outcome | None:
-        """Give a machine notice that it is taken away, or take it away at once."""
+        """Send a machine a preemption notice, or kill it at once."""
         if preemption.kind == "sigkill":
-            return self._take_away(_Notice(preemption, step, 0.0))
+            return self._kill_preempted(_Notice(preemption, step, 0.0))
         self._notice = _Notice(preemption, step, time.monotonic() + self._grace_s)
         node = self._nodes[preemption.node]
         node.metadata.preempt()
         node.tree.send(signal.SIGTERM)
         return None
 
-    def _take_away(self, notice: _Notice) -> Outcome | None:
-        """Kill a machine's container, and restart what the loss of a machine restarts."""
+    def _kill_preempted(self, notice: _Notice) -> Outcome | None:
+        """Kill a preempted machine's container, and restart it or the job."""
         self._notice = None
         number = notice.preemption.node
         node = self._nodes[number]
         node.tree.kill()
         if node.code == 0:
-            # It had finished before.
             return None
         self._record(notice, is_escalated=notice.preemption.kind == "sigterm")
         scope = self._budget.after_loss(number)
@@ -221,7 +220,7 @@ class JobMachines:
         machine = self._nodes[number].machine
         had_notice = self._notice is not None and self._notice.preemption.node == number
         if self._notice is not None and had_notice:
-            # Its exit code was there before the machine was gone.
+            # The container exited before the deadline.
             self._record(self._notice, is_escalated=False)
             self._notice = None
         text = f"The replica {machine.name} exited with a non-zero status of {code}."
@@ -259,25 +258,25 @@ class JobMachines:
         self._notice = None
         self._num_starts += 1
         order = list(range(len(self._machines)))
-        # Any may be the first to come; of one job it is always the same.
+        # Machines start in random order, deterministic per job and start.
         random.Random(f"{self._job.name} {self._num_starts}").shuffle(order)
-        # A node that is not started again, because the job is cancelled, is still there to be removed.
+        # Includes nodes that are not restarted because the job is cancelled: `run` removes them.
         nodes = dict(enumerate(self._nodes))
         for place, number in enumerate(order):
             if place and self._cancelled.wait(STAGGER_S * self._scale.time_scale):
                 break
             nodes[number] = self._start(self._machines[number], nodes.get(number))
-            self._nodes = [nodes[one] for one in sorted(nodes)]
+            self._nodes = [nodes[index] for index in sorted(nodes)]
 
-    def _start(self, machine: Machine, before: _Node | None) -> _Node:
-        """Start a machine's container: on the machine that it was on, or on a new one with an empty disk."""
+    def _start(self, machine: Machine, previous: _Node | None) -> _Node:
+        """Start a machine's container, on the disk of `previous` or on a new, empty one."""
         number = self._job.name.rpartition("/")[2]
-        if before is None:
+        if previous is None:
             self._num_disks += 1
             disk = self._place.folder / number / f"disk-{self._num_disks}-{machine.name}"
             metadata = self._make_metadata(machine)
         else:
-            disk, metadata = before.disk, before.metadata
+            disk, metadata = previous.disk, previous.metadata
         folders = make_folders(disk)
         link = self._links / f"{machine.node}"
         link.unlink(missing_ok=True)
@@ -302,12 +301,12 @@ class JobMachines:
     def _make_metadata(self, machine: Machine) -> MetadataServer:
         _, project, _, region, _, number = self._job.name.split("/")
         identity = tenant_identity(project, region, machine.type, self._job.job_spec.service_account, self._place.token)
-        # As Vertex AI's host names; the same when the machine is started again.
+        # In the form of Vertex AI's host names; unchanged by restarts.
         name = f"cmle-training-workerpool{machine.pool}-{number}-{machine.index}"
         return MetadataServer(name, identity, self._place.on_refused)
 
     def _stop_all(self) -> None:
-        """Send SIGTERM to all at once; kill what is left after the time of a notice, or once the cloud is closed."""
+        """Send SIGTERM to all; kill the rest after the notice time, or once the cloud is closed."""
         for node in self._nodes:
             node.tree.send(signal.SIGTERM)
         deadline = time.monotonic() + self._grace_s

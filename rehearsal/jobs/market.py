@@ -1,7 +1,7 @@
-"""The market of spot machines: which are taken away, and regions without machines.
+"""Spot market: preemptions of machines, and regions without machines.
 
-Preemptions are decided before a job starts, from a seed; when each happens is read from the job's own training events,
-so that a slow machine loses the same step as a fast one. Recorded is what really happened to a running machine.
+Preemptions are chosen from a seed before a job starts, as fractions of the training's steps: slow and fast machines are
+preempted at the same step. The market records those that happened.
 """
 
 from __future__ import annotations
@@ -14,59 +14,58 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 Kind = Literal["sigterm", "sigkill"]
-# Of a training's steps: a preemption before the first or after the last one would prove nothing.
+# Range of preemptions as fractions of a training's steps: early or late ones would test nothing.
 _EARLIEST, _LATEST = 0.2, 0.8
 
 
 @dataclass(frozen=True)
 class Preemption:
-    """One machine to be taken away."""
+    """A planned preemption of one machine."""
 
     node: int
     """0 is the machine of the first pool, the others follow."""
     kind: Kind
-    """With a signal and the time to react, or at once. Whether Vertex AI passes a notice on is not documented."""
+    """SIGTERM with the notice time, or SIGKILL at once. Whether Vertex AI forwards a notice is not documented."""
     at_fraction: float
-    """Once training has done this part of its steps."""
+    """Fraction of the training's steps at which it happens."""
     job: str = ""
-    """Only jobs whose display name holds this text."""
+    """Only jobs whose display name contains this text."""
 
 
 @dataclass(frozen=True)
 class Preempted:
-    """A machine that was taken away while it ran."""
+    """A preemption that happened."""
 
     display_name: str
-    """Of the custom job."""
+    """Display name of the custom job."""
     node: int
     kind: Kind
     step: int
-    """The last step that training had reported; 0: none."""
+    """Last step that the training had reported; 0: none."""
     exit_code: int | None = None
-    """Of its container; negative for a signal. One that ended before its time was over is judged by it."""
+    """Exit code of its container; negative for a signal."""
     escalated: bool = False
-    """It had notice, had not ended when its time was over, and was killed."""
+    """It got a notice, did not exit in time, and was killed."""
 
 
 class Progress(Protocol):
     """Progress of a training."""
 
     step: int
-    """The last that was reported; 0: none."""
+    """Last reported step; 0: none."""
     total: int
     """Steps of the training; 0: not known yet."""
 
     def read(self) -> None:
-        """Read what is new."""
+        """Read new events."""
 
 
 class Market:
     """Preemptions of a rehearsal's custom jobs, and regions without machines.
 
     Args:
-        preemptions: Machines to take away, in this order; only of jobs with strategy SPOT.
-        stockouts: Regions without machines: a job there fails, as after the service's own attempts (how long those
-            take is not known).
+        preemptions: Planned preemptions, in this order; only of jobs with strategy SPOT.
+        stockouts: Regions without machines: jobs there fail at once (the real service's waiting time is unknown).
         watch: Returns the progress of a training from the TMPDIR of its first machine; preemptions need it.
     """
 
@@ -77,11 +76,11 @@ class Market:
         stockouts: Iterable[str] = (),
         watch: Callable[[Path], Progress] | None = None,
     ) -> None:
-        self._wanted, self._stockouts = list(preemptions), set(stockouts)
+        self._pending, self._stockouts = list(preemptions), set(stockouts)
         self.watch = watch
         self._lock = threading.Lock()
         self.preempted: list[Preempted] = []
-        """Those that happened."""
+        """Preemptions that happened."""
         self.without_machines: dict[str, list[str]] = {}
         """Display names of jobs that found no machines, by region."""
 
@@ -89,10 +88,10 @@ class Market:
     def missing(self) -> int:
         """Number of preemptions that have not happened yet."""
         with self._lock:
-            return len(self._wanted)
+            return len(self._pending)
 
     def has_machines(self, region: str, job: str) -> bool:
-        """Return whether a new job of this display name finds machines in a region; record it where it does not."""
+        """Return whether a region has machines for a job of this display name; record a stockout."""
         with self._lock:
             if region not in self._stockouts:
                 return True
@@ -100,28 +99,30 @@ class Market:
             return False
 
     def end_stockouts(self) -> None:
-        """Let every job find machines from now on."""
+        """Provide machines in every region from now on."""
         with self._lock:
             self._stockouts.clear()
 
     def due(self, display_name: str, num_nodes: int, step: int, total: int) -> Preemption | None:
-        """Return the next preemption of a job when its time has come; `total` 0: its steps are not known yet."""
+        """Return the next preemption of a job if it is due; `total` 0: its steps are not known yet."""
         with self._lock:
-            first = next((one for one in self._wanted if one.job in display_name and one.node < num_nodes), None)
-            is_due = first is not None and max(1, first.at_fraction * total) <= step < total
-            return first if is_due else None
+            upcoming = next(
+                (item for item in self._pending if item.job in display_name and item.node < num_nodes), None
+            )
+            is_due = upcoming is not None and max(1, upcoming.at_fraction * total) <= step < total
+            return upcoming if is_due else None
 
     def record(self, preemption: Preemption, preempted: Preempted) -> None:
-        """Keep a preemption that has happened."""
+        """Record a preemption that has happened."""
         with self._lock:
-            self._wanted.remove(preemption)
+            self._pending.remove(preemption)
             self.preempted.append(preempted)
 
 
 def spread(count: int, *, seed: int, nodes: int, job: str = "") -> tuple[Preemption, ...]:
-    """Return preemptions over a training's steps: of both kinds in turn, the first of node 0, each later than the last.
+    """Return preemptions in increasing order of steps, of alternating kinds, the first of node 0.
 
-    The seed decides nodes, moments and the first kind.
+    The seed determines nodes, steps and the first kind.
     """
     draw = random.Random(seed)
     kinds: tuple[Kind, Kind] = ("sigterm", "sigkill") if draw.random() < 0.5 else ("sigkill", "sigterm")

@@ -1,10 +1,10 @@
-"""Restart rules of a custom job: what follows the exit of a container and the loss of a machine.
+"""Restart rules of a custom job after the exit of a container or the loss of a machine.
 
-A non-zero exit code is a user code exception, which shuts down all workers: the job has failed. Codes 6 and 134
-(SIGABRT), 11 and 139 (SIGSEGV) may be transient: the job is restarted up to three times. A lost machine restarts its
-worker up to five times, then the job up to three times. Scheduling.disable_retries allows none of all this.
+A non-zero exit code is a user code exception and fails the job. Exit codes 6 and 134 (SIGABRT), 11 and 139 (SIGSEGV)
+may be transient: the job is restarted up to three times. After the loss of a machine, its worker is restarted up to
+five times, then the job up to three times. Scheduling.disable_retries disables all restarts.
 https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service,
-https://docs.cloud.google.com/vertex-ai/docs/training/use-spot-vms; what no page says is in docs/rehearsal.md.
+https://docs.cloud.google.com/vertex-ai/docs/training/use-spot-vms; docs/rehearsal.md has our undocumented choices.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Scope = Literal["worker", "job"]
-"""What is restarted: one container, or all on new machines."""
+"""Scope of a restart: one container, or all on new machines."""
 MAX_WORKER_RESTARTS = 5
 MAX_JOB_RESTARTS = 3
-# SIGABRT and SIGSEGV, as numbers of signals and as shells and container runtimes report them.
+# SIGABRT and SIGSEGV, as signal numbers and as exit codes of shells and container runtimes.
 TRANSIENT_CODES = frozenset({6, 134, 11, 139})
 
 
 @dataclass
 class RestartBudget:
-    """Restarts that one job has left.
+    """Remaining restarts of one job.
 
     Args:
         may_restart: False: Scheduling.disable_retries is set.

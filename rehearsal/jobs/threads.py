@@ -1,4 +1,4 @@
-"""What all kinds of jobs have in common: a thread per job, from its start to its end."""
+"""Base class of job executors: a thread per job, from its start to its end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rehearsal.vertex.store import Store, has_ended
 
 @dataclass
 class Place:
-    """Where jobs are executed."""
+    """Services and folder of a job executor."""
 
     store: Store
     logs: LogBook
     clock: Clock
     folder: Path
-    """For everything that is written on this machine."""
+    """Folder of all its files."""
     token: Callable[[], str] = lambda: "rehearsal"
-    """Returns a token for machines' clients."""
+    """Returns an access token for clients on the machines."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of containers: proxy, trust and guard. Set before the first job."""
+    """Variables of containers: proxy, certificates and guard. Set before the first job."""
     on_refused: Callable[[str], None] = lambda text: None
     """Called with each request that a metadata server refuses."""
 
@@ -35,8 +35,8 @@ class Place:
 class JobThreads:
     """Starts, cancels and joins the threads of one kind of job.
 
-    A kind says how a job is executed (`_execute`), how one is ended by a fault of the rehearsal itself (`_fail`), and
-    how one is marked that is to end (`_mark_cancelled`).
+    Subclasses implement execution (`_execute`), the end by a fault of the rehearsal itself (`_fail`), and the state of
+    a cancelled job (`_mark_cancelled`).
     """
 
     def __init__(self, place: Place) -> None:
@@ -49,31 +49,31 @@ class JobThreads:
         self._lock = threading.Lock()
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
-        """Execute the job of a name until it has ended."""
+        """Execute a job until it has ended."""
         raise NotImplementedError
 
     def _fail(self, name: str, message: str) -> None:
-        """End the job of a name with INTERNAL."""
+        """End a job with the error INTERNAL."""
         raise NotImplementedError
 
     def _mark_cancelled(self, job: Any) -> None:
-        """Set the state of a job that is to end."""
+        """Set the state of a job that is being cancelled."""
         raise NotImplementedError
 
     def start(self, name: str) -> None:
-        """Execute the job of this name; after `close` it is cancelled before it begins."""
+        """Execute a job; after `close` it is cancelled before it starts."""
         cancelled = threading.Event()
         thread = threading.Thread(target=self._run, args=(name, cancelled), name=f"job {name}", daemon=True)
         with self._lock:
             self._cancelled[name] = cancelled
-            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+            self._threads = [*(previous for previous in self._threads if previous.is_alive()), thread]
             if self._is_closed:
                 cancelled.set()
-            # Before anybody can join it.
+            # Started inside the lock: `close` must not join a thread that was not started.
             thread.start()
 
     def cancel(self, name: str) -> None:
-        """End a job; its state becomes cancelled once nothing of it runs any more. An ended one stays as it is."""
+        """Cancel a job; its state becomes cancelled when it has ended. Ended jobs stay unchanged."""
         self.place.store.update(name, lambda job: None if has_ended(job) else self._mark_cancelled(job))
         with self._lock:
             if name in self._cancelled:
@@ -92,7 +92,7 @@ class JobThreads:
     def _run(self, name: str, cancelled: threading.Event) -> None:
         try:
             self._execute(name, cancelled)
-        except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the job, and is raised at the end
+        except Exception:  # noqa: BLE001 - thread entry point: a fault of ours fails the job, and is raised at the end
             self.failures.append(traceback.format_exc())
             with contextlib.suppress(KeyError):
                 self._fail(name, f"the rehearsal's own fault: {self.failures[-1]}")

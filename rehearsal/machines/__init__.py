@@ -1,6 +1,6 @@
-"""Machines of the local cloud, simulated by processes of this one.
+"""Machines of the local cloud, simulated by processes.
 
-machine       the replicas of a custom job, and the environment of their containers
-metadata      a machine's metadata server: project, service account, notice of a preemption
-processes     a container: a command with everything that it starts, read and ended as one
+machine       replicas of a custom job, and the environment of their containers
+metadata      metadata server of a machine: project, service account, preemption notice
+processes     process tree of a container: output, signals, end
 """

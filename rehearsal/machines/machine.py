@@ -1,8 +1,8 @@
-"""The machines of a custom job: what runs on each, and what Vertex AI tells it by its environment.
+"""Machines of a custom job: commands, and environment variables as set by Vertex AI.
 
 Variables: https://docs.cloud.google.com/vertex-ai/docs/training/code-requirements#environment-variables and
 https://docs.cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables. RANK, WORLD_SIZE,
-MASTER_ADDR and MASTER_PORT are those of machines, as some have seen them set there.
+MASTER_ADDR and MASTER_PORT count machines, as reported by users (undocumented).
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ from typing import Any
 from contracts.process import available_cores, thread_environment
 from rehearsal.machines.metadata import LOOPBACK, Identity
 
-# Used by a training: one port to meet, the others for the stores of its ranks. Below those that the system gives to
-# clients.
+# Ports of a training: one for the rendezvous, the others for its ranks' stores. Below the system's ephemeral ports.
 _PORTS, _PORTS_FROM, _PORTS_TO = 17, 20000, 32000
 LINKS_PREFIX = "shl-"
-"""Of the folders of links to machines' disks (rehearsal/jobs/machines.py), beside the temporary folders."""
-# torchrun's own: processes of a machine, where resources.ranks is auto.
+"""Prefix of folders with links to machines' disks (rehearsal/jobs/machines.py), in the folder for temporary files."""
+# torchrun's variable: processes per machine if resources.ranks is auto.
 RANKS_VARIABLE = "PET_NPROC_PER_NODE"
 _GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 class UnknownCommand(ValueError):
-    """A specification leaves the command to its image, which nobody opens here."""
+    """A specification has no command; images are not pulled, so their entry point is unknown."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How machines are simulated that this one cannot hold."""
+    """How simulated machines are scaled down to this one."""
 
     processes_per_node: int | None = None
-    """Training processes of each machine where the configuration leaves them open; None: what the training decides."""
+    """Training processes per machine if resources.ranks is auto; None: the default of the training."""
     time_scale: float = 1.0
-    """Seconds here per second of the platform, e.g. of the time between a notice and the end."""
+    """Real seconds per simulated second of waiting, e.g. between a preemption notice and the end."""
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables that containers have here and not on Vertex AI."""
+        """Variables of containers that Vertex AI does not set."""
         return {} if self.processes_per_node is None else {RANKS_VARIABLE: str(self.processes_per_node)}
 
 
@@ -66,7 +65,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """As Vertex AI names it in logs and errors."""
+        """Vertex AI's name in logs and errors."""
         return f"workerpool{self.pool}-{self.index}"
 
 
@@ -92,7 +91,7 @@ def find_machines(job: Any) -> tuple[Machine, ...]:
 
 
 def make_folders(disk: Path) -> dict[str, Path]:
-    """Make the folders of a container on its machine's disk: home, tmp and work."""
+    """Create the folders of a container on its machine's disk: home, tmp and work."""
     folders = {name: disk / name for name in ("home", "tmp", "work")}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,12 +101,12 @@ def make_folders(disk: Path) -> dict[str, Path]:
 def tenant_identity(
     number: str, region: str, machine_type: str, service_account: str, token: Callable[[], str]
 ) -> Identity:
-    """Return what the metadata server of a machine of Vertex AI says: a project that is not the user's.
+    """Return the identity of a Vertex AI machine, which is not in the user's project.
 
-    Custom jobs run in a tenant project of Google's, and their clients find that one as their default:
+    Custom jobs run in a tenant project of Google, which is the default project of their clients:
     https://docs.cloud.google.com/vertex-ai/docs/training/code-requirements#projects
 
-    `service_account` is an email; "": that of Vertex AI's agent.
+    `service_account` is an email; "": Vertex AI's service agent.
     """
     tenant = zlib.crc32(number.encode())
     return Identity(
@@ -124,7 +123,7 @@ def cluster(machines: Sequence[Machine], first_port: int) -> dict[str, list[str]
     """Return the addresses of a job's machines by pool; `first_port` is the first of `free_ports`."""
     pools: dict[str, list[str]] = {}
     for machine in machines:
-        # Ranks meet at the first machine only: the other ports tell machines apart.
+        # The rendezvous uses the first machine's port only; the others are just distinct.
         address = f"{LOOPBACK}:{first_port + (_PORTS + machine.node if machine.node else 0)}"
         pools.setdefault(f"workerpool{machine.pool}", []).append(address)
     return pools
@@ -133,7 +132,7 @@ def cluster(machines: Sequence[Machine], first_port: int) -> dict[str, list[str]
 def environment_of(
     machine: Machine, machines: Sequence[Machine], job: Any, scale: Scale, pools: Mapping[str, list[str]]
 ) -> dict[str, str]:
-    """Return what a machine's container finds in its environment beside what all containers have."""
+    """Return the variables of a machine's container, in addition to those of all containers."""
     task = {"type": f"workerpool{machine.pool}", "index": machine.index}
     spec = {"cluster": pools, "environment": "cloud", "task": task, "job": "{}"}
     host, _, port = pools["workerpool0"][0].partition(":")
@@ -160,27 +159,27 @@ def environment_of(
 
 
 def cores_of(machine: Machine, num_machines: int) -> list[int]:
-    """Return the cores that a machine may use: its part of this one's, at least one."""
+    """Return the cores of a simulated machine: its share of this machine's, at least one."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(available_cores()))
     return cores[machine.node :: num_machines] or [cores[machine.node % len(cores)]]
 
 
 def gpus_of(machine: Machine, num_machines: int, scale: Scale) -> dict[str, str]:
-    """Return the variable by which a machine sees its part of this one's GPUs, as a container runtime would give it.
+    """Return CUDA_VISIBLE_DEVICES of a simulated machine: its share of this machine's GPUs.
 
-    NCCL takes one rank per GPU: where there are fewer GPUs than ranks, all machines compute on the CPU.
+    NCCL needs a GPU per rank: with fewer GPUs than ranks, all machines use the CPU.
     """
     gpus = _visible_gpus()
     share = scale.processes_per_node or len(gpus) // num_machines
-    part = gpus[machine.node * share : (machine.node + 1) * share] if share * num_machines <= len(gpus) else []
-    return {_GPUS_VARIABLE: ",".join(part)} if gpus else {}
+    share_of_gpus = gpus[machine.node * share : (machine.node + 1) * share] if share * num_machines <= len(gpus) else []
+    return {_GPUS_VARIABLE: ",".join(share_of_gpus)} if gpus else {}
 
 
 @functools.cache
 def _visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, by what CUDA_VISIBLE_DEVICES calls them."""
-    if (given := os.environ.get(_GPUS_VARIABLE)) is not None:
-        return [name for name in given.split(",") if name]
+    """Return the GPUs of this process, as named in CUDA_VISIBLE_DEVICES."""
+    if (visible := os.environ.get(_GPUS_VARIABLE)) is not None:
+        return [name for name in visible.split(",") if name]
     command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
@@ -190,7 +189,7 @@ def _visible_gpus() -> list[str]:
 
 
 def free_ports(num_machines: int) -> int:
-    """Return the first of the consecutive ports that a job of so many machines needs, all of them free now."""
+    """Return the first of the consecutive free ports for a job with this number of machines."""
     draw, count = random.SystemRandom(), _PORTS + num_machines
     while True:
         first = draw.randrange(_PORTS_FROM, _PORTS_TO - count)

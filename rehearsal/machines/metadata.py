@@ -1,11 +1,11 @@
-"""Metadata server of a machine: its project, its service account's token, and the notice that it is taken away.
+"""Metadata server of a machine: project, access token of the service account, preemption notice.
 
-Keys: https://docs.cloud.google.com/compute/docs/metadata/predefined-metadata-keys. Queries, wait_for_change among them:
+Keys: https://docs.cloud.google.com/compute/docs/metadata/predefined-metadata-keys. Queries, including wait_for_change:
 https://docs.cloud.google.com/compute/docs/metadata/querying-metadata. Other keys are not found.
 
-All users of this computer share its loopback, and the token authorises calls of the local cloud. So the server answers
-only below a secret path, which is part of the address in the machine's environment; and, as the real one, only requests
-with `Metadata-Flavor: Google`, to this host's name, that come from no proxy and no web page.
+All users of this computer share the loopback interface, and the token authorises calls to the local cloud. So the URL
+contains a secret path, which is part of the address in the machine's environment. Like the real server, it requires
+`Metadata-Flavor: Google` and this host's name, and refuses proxies and web pages.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 @dataclass(frozen=True)
 class Identity:
-    """What a metadata server says of its machine."""
+    """Identity of a machine, as served by its metadata server."""
 
     project: str
-    """Project id: clients' default project."""
+    """Project id: the default project of clients."""
     project_number: str
     zone: str
     machine_type: str
     email: str
-    """Of the service account."""
+    """Email of the service account."""
     token: Callable[[], str]
     """Returns an access token of the local cloud."""
 
@@ -46,7 +46,7 @@ class Identity:
 class MetadataServer:
     """A running metadata server; `close` ends it.
 
-    `on_refused` is called with each refused request, in a thread.
+    `on_refused` is called with each refused request, in the server's thread.
     """
 
     def __init__(self, name: str, identity: Identity, on_refused: Callable[[str], None]) -> None:
@@ -71,21 +71,21 @@ class MetadataServer:
             "universe": {"universe-domain": "googleapis.com"},
         }
         self._secret = secrets.token_urlsafe(24)
-        # A client that does not wait for its answer has no part in a fault.
+        # Failures are discarded: clients may disconnect before the answer.
         self._server = HttpServer(self._serve, [])
         self._server.start()
         address = f"{LOOPBACK}:{self._server.port}/{self._secret}"
         self.environment = {"GCE_METADATA_HOST": address, "GCE_METADATA_IP": address}
-        """Variables by which clients find it; google-auth asks the second whether there is such a server at all."""
+        """Variables with the server's address; google-auth probes the second to detect the server."""
 
     def preempt(self) -> None:
-        """Say that the machine is taken away; who waits for it is answered."""
+        """Set `preempted` to TRUE and answer the clients that wait for a change."""
         with self._changed:
             self._values["instance"]["preempted"] = "TRUE"
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -96,17 +96,17 @@ class MetadataServer:
         send(Response(status, {"Metadata-Flavor": "Google", "Content-Type": kind, "ETag": etag_of(body)}, body))
 
     def _answer(self, request: Request) -> tuple[int, str, bytes]:
-        """Return the HTTP status, type and body for a request; wait where it asks to wait for a change."""
+        """Return HTTP status, content type and body; with wait_for_change, wait first."""
         text, query = "application/text", request.query
-        secret, _, rest = request.path.removeprefix("/").partition("/")
+        secret, _, key = request.path.removeprefix("/").partition("/")
         if (refusal := self._find_refusal(request.method, secret, request.headers)) is not None:
-            self._on_refused(f"metadata server: {refusal}: /{rest}")
+            self._on_refused(f"metadata server: {refusal}: /{key}")
             return 403, text, f"{refusal}\n".encode()
-        if not rest:
+        if not key:
             return 200, text, b"computeMetadata/\n"
         if query.get("wait_for_change") == "true":
-            self._wait(f"/{rest}", query)
-        value = self._find(f"/{rest}", query)
+            self._wait(f"/{key}", query)
+        value = self._find(f"/{key}", query)
         if value is None:
             return 404, text, b"not found\n"
         if isinstance(value, dict | list) or query.get("alt") == "json":
@@ -126,35 +126,35 @@ class MetadataServer:
         return None if host in _HOSTS else f"asked as {host}"
 
     def _wait(self, path: str, query: Mapping[str, str]) -> None:
-        """Wait until a value differs from the one of `last_etag`, at most `timeout_sec`."""
-        known, limit = query.get("last_etag"), query.get("timeout_sec", "")
+        """Wait until the value's ETag differs from `last_etag`, at most `timeout_sec`."""
+        last_etag, limit = query.get("last_etag"), query.get("timeout_sec", "")
         with self._changed:
-            before = etag_of(str(self._find(path, query)).encode())
-            if known is None or known == before:
+            current_etag = etag_of(str(self._find(path, query)).encode())
+            if last_etag is None or last_etag == current_etag:
                 self._changed.wait_for(
-                    lambda: self._is_closed or etag_of(str(self._find(path, query)).encode()) != before,
+                    lambda: self._is_closed or etag_of(str(self._find(path, query)).encode()) != current_etag,
                     float(limit) if limit.isdecimal() else None,
                 )
 
     def _find(self, path: str, query: Mapping[str, str]) -> Any:
-        """Return a value, or the names in a folder; None: there is none."""
+        """Return a value, or the names in a folder; None if not found."""
         if not path.startswith(_ROOT):
             return None
-        words = [word for word in path.removeprefix(_ROOT).split("/") if word]
+        parts = [part for part in path.removeprefix(_ROOT).split("/") if part]
         accounts = self._values["instance"]["service-accounts"]
-        if words[:2] == ["instance", "service-accounts"] and len(words) == 4 and words[2] in accounts:
-            if words[3] == "token":
+        if parts[:2] == ["instance", "service-accounts"] and len(parts) == 4 and parts[2] in accounts:
+            if parts[3] == "token":
                 return {"access_token": self._identity.token(), "expires_in": 3599, "token_type": "Bearer"}
-            if words[3] == "scopes":
+            if parts[3] == "scopes":
                 return "\n".join(_SCOPES)
         value: Any = self._values
-        for word in words:
-            value = value.get(word) if isinstance(value, dict) else None
+        for part in parts:
+            value = value.get(part) if isinstance(value, dict) else None
         if isinstance(value, dict) and query.get("recursive") != "true":
             return "".join(f"{name}/\n" if isinstance(inner, dict) else f"{name}\n" for name, inner in value.items())
         return value
 
 
 def etag_of(body: bytes) -> str:
-    """Return the ETag of an answer: of the value alone, so equal values have equal ones."""
+    """Return the ETag of an answer, a hash of the value."""
     return hashlib.sha256(body).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Containers, simulated by processes of this machine: a command with everything that it starts, read and ended as one.
+"""Simulated containers: a command and all processes that it starts.
 
-A container ends with its first process; what that leaves behind is killed. Its processes are found by a mark in their
-environment, which children inherit whatever session or process group they create, and by the session of the first one.
+A container ends with its first process; remaining processes are killed. They are found by a mark in their environment,
+which children inherit even in a new session or process group, and by the session of the first process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rehearsal.guard import PYTHON_GUARD
 
 MARK_VARIABLE = "SHARDLINE_REHEARSAL_TREE"
 KILL_LIMIT_S = 30.0
-"""How long a process may take to end after SIGKILL: one that waits in the kernel may never end."""
-# Of this process's environment, what a container of the same system would have too: where programs and the GPU are.
-_KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
-# Asks Linux to end the process with whoever started it, and pins it to its cores, before it becomes the command.
+"""Time for a process to end after SIGKILL: one blocked in the kernel may never end."""
+# Inherited variables: locations of programs and the GPU.
+_INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
+# Ties the process to its parent's life (PR_SET_PDEATHSIG), pins it to its cores, then executes the command.
 _RUN = """
 import ctypes, os, sys
 parent, cores, *command = sys.argv[1:]
@@ -44,24 +44,24 @@ except OSError as error:
 """
 _POLL_S = 0.05
 _PROC = Path("/proc")
-# As a shell's: found, and not executable.
+# Exit code of shells: found, but not executable.
 _CANNOT_BE_STARTED = 126
 _OUTPUT_S = 10.0
 
 
 def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a container: little of this process's, then the layers, the later ones winning.
+    """Return the environment of a container: a few inherited variables, overridden by the layers in order.
 
-    `python` is this interpreter. shardline can be imported from any folder. Of PYTHONPATH it has only folders of
-    installed packages, this process's and the layers': no image holds the user's modules.
+    `python` is this interpreter, and shardline can be imported from any folder. PYTHONPATH contains only folders of
+    installed packages, as images do not have the user's modules.
     """
-    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    # This process may be under the guard itself; a container is where a layer says so.
+    # The guard applies only if a layer has it, even if this process is guarded.
     inherited = [folder for folder in _package_folders(environment) if folder != str(PYTHON_GUARD)]
     folders = [str(Path(rehearsal.__file__).parents[1]), *inherited]
     environment["PYTHONUNBUFFERED"] = "1"
-    # As the images have it: the working folder is no place of modules.
+    # As in the images: no imports from the working folder.
     environment["PYTHONSAFEPATH"] = "1"
     environment |= dict.fromkeys(THREAD_VARIABLES, str(available_cores()))
     for layer in layers:
@@ -72,21 +72,21 @@ def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _package_folders(environment: Mapping[str, str]) -> list[str]:
-    """Return the folders of PYTHONPATH that hold installed packages, as `pip install --target` makes, or the guard."""
+    """Return the entries of PYTHONPATH with installed packages (`pip install --target`), or the guard."""
     parts = environment.get("PYTHONPATH", "").split(os.pathsep)
     folders = [os.path.abspath(part) for part in parts if part]  # noqa: PTH100
     return [part for part in folders if part == str(PYTHON_GUARD) or any(Path(part).glob("*.dist-info"))]
 
 
 class ProcessTree:
-    """A running command and everything below it.
+    """A running command and its descendants.
 
     Args:
-        command: What is run; `python` and `python3` are this interpreter; standard error goes where its output goes.
-        environment: All of it; the mark is added.
+        command: `python` and `python3` are this interpreter; stderr is redirected to stdout.
+        environment: The complete environment; the mark is added.
         folder: Working directory.
-        on_line: Called with each line that it prints, in a thread.
-        cores: Those that it may use; empty: all of this process's.
+        on_line: Called with each line of output, in a thread.
+        cores: CPU affinity; empty: that of this process.
     """
 
     def __init__(
@@ -100,34 +100,34 @@ class ProcessTree:
     ) -> None:
         self._mark = uuid.uuid4().hex
         self._environment = {**environment, MARK_VARIABLE: f"{environment.get(MARK_VARIABLE, '')}/{self._mark}"}
-        first, *rest = command
-        self._command = [sys.executable if first in ("python", "python3") else first, *rest]
+        program, *arguments = command
+        self._command = [sys.executable if program in ("python", "python3") else program, *arguments]
         self._folder, self._on_line, self._cores = folder, on_line, ",".join(map(str, cores))
         self._process: subprocess.Popen[bytes] | None = None
         self._started, self._output_ended, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._killing = threading.Lock()
         self.returncode: int | None = None
         """Exit code of the first process, negative for a signal; None while it runs."""
-        # The kernel ends the process with the thread that started it: so that thread waits for it too.
+        # PR_SET_PDEATHSIG applies to the starting thread, so that thread also waits for the process.
         threading.Thread(target=self._run, name=f"container {self._command[0]}", daemon=True).start()
         self._started.wait()
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for the end of all; return the first process's exit code, None after `timeout_s`."""
+        """Wait for the end of all processes; return the exit code of the first, None after `timeout_s`."""
         return self.returncode if self._ended.wait(timeout_s) else None
 
     def send(self, number: int) -> None:
-        """Send a signal to the first process alone, as a container runtime does.
+        """Send a signal to the first process only, as a container runtime does.
 
-        It is process 1 of a container, to which the kernel passes only signals that it handles, and SIGKILL
-        (https://man7.org/linux/man-pages/man7/pid_namespaces.7.html); so it is here.
+        Like process 1 of a container, it receives only signals that it handles, and SIGKILL:
+        https://man7.org/linux/man-pages/man7/pid_namespaces.7.html
         """
         with contextlib.suppress(ProcessLookupError):
             if self._process is not None and self._process.poll() is None and _accepts(self._process.pid, number):
                 self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the first process and all below it; return when none is left, or after KILL_LIMIT_S with a line."""
+        """Kill all processes; return when all have ended, or after KILL_LIMIT_S with a message to `on_line`."""
         self.send(signal.SIGKILL)
         self._kill_all()
         if not self._ended.wait(KILL_LIMIT_S):
@@ -153,7 +153,7 @@ class ProcessTree:
                 start_new_session=True,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            # Arguments that are too long together, or that hold a NUL; a folder that is gone.
+            # E.g. too many arguments, a NUL in one, or a deleted folder.
             self.returncode = _CANNOT_BE_STARTED
             try:
                 self._on_line(f"{self._command[0]}: cannot be started: {error}")
@@ -165,7 +165,7 @@ class ProcessTree:
         threading.Thread(target=self._read, args=(process,), name="output of a container", daemon=True).start()
         code = process.wait()
         self._kill_all()
-        # Whoever could hold the other end is gone.
+        # No process has the pipe open any more.
         self._output_ended.wait(_OUTPUT_S)
         if not self._ended.is_set():
             self.returncode = code
@@ -185,18 +185,18 @@ class ProcessTree:
             return
         session = self._process.pid
         if not _PROC.exists():
-            # Outside Linux: what created a session of its own is not found.
+            # Outside Linux, processes in new sessions are not found.
             with contextlib.suppress(OSError):
                 os.killpg(session, signal.SIGKILL)
             return
         with self._killing:
-            left = end_processes(lambda pid: has_mark(pid, self._mark) or _session_of(pid) == session)
-        if left:
-            self._on_line(f"processes {', '.join(map(str, left))} do not end after SIGKILL: look at them with ps")
+            survivors = end_processes(lambda pid: has_mark(pid, self._mark) or _session_of(pid) == session)
+        if survivors:
+            self._on_line(f"processes {', '.join(map(str, survivors))} do not end after SIGKILL: inspect them with ps")
 
 
 def end_processes(is_target: Callable[[int], bool]) -> list[int]:
-    """Kill all processes that are targets, until there are none; return those that are left after KILL_LIMIT_S."""
+    """Kill all target processes until none exists; return the survivors after KILL_LIMIT_S."""
     deadline = time.monotonic() + KILL_LIMIT_S
     while pids := [pid for pid in _pids() if is_target(pid)]:
         if time.monotonic() > deadline:
@@ -209,7 +209,7 @@ def end_processes(is_target: Callable[[int], bool]) -> list[int]:
 
 
 def _accepts(pid: int, number: int) -> bool:
-    """Return whether process 1 would be given a signal: it handles it, or nobody can; True where /proc is missing."""
+    """Return whether process 1 of a container would receive a signal; True without /proc."""
     if number in (signal.SIGKILL, signal.SIGSTOP):
         return True
     with contextlib.suppress(OSError):
@@ -220,7 +220,7 @@ def _accepts(pid: int, number: int) -> bool:
 
 
 def has_mark(pid: int, mark: str) -> bool:
-    """Return whether the environment of a process has a mark; False where it cannot be read."""
+    """Return whether the environment of a process has a mark; False if it is unreadable."""
     try:
         return mark.encode() in Path(_PROC, str(pid), "environ").read_bytes()
     except OSError:
@@ -232,7 +232,7 @@ def _pids() -> Iterator[int]:
 
 
 def _session_of(pid: int) -> int | None:
-    """Return the session of a process that is no zombie."""
+    """Return the session of a process; None for zombies."""
     try:
         state, _, _, session, *_ = Path(_PROC, str(pid), "stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):

@@ -1,11 +1,11 @@
-"""Submitted pipelines, executed: a thread each, in the process of the local cloud.
+"""Execution of submitted pipelines: a thread each, in the process of the local cloud.
 
-runs              pipeline jobs of the store: states, cancelling, end; job: one of them, and its placeholders
-spec              a specification in one form, and what of it is refused by name
-walk              the order of its tasks; tasks: one of them, its cache and outputs; values: inputs of tasks
-containers        a task's container; placeholders: those in its specification
-task_details      what PipelineJob.job_detail shows
+runs              executor of pipeline jobs: states, cancelling, end; job: a PipelineJob and its placeholder values
+spec              normalised specifications, and their unsupported fields
+walk              execution order of tasks; tasks: a task, its cache and outputs; values: inputs of tasks
+containers        containers of tasks; placeholders: substitution in specifications
+task_details      PipelineJob.job_detail
 
-The rules are those of pipeline_spec.proto (kubeflow/pipelines, api/v2alpha1) and of Vertex AI's pages on pipelines;
-docs/rehearsal.md has our choice where neither is clear.
+Rules follow pipeline_spec.proto (kubeflow/pipelines, api/v2alpha1) and Vertex AI's documentation; docs/rehearsal.md has
+our choices where both are unclear.
 """

@@ -1,8 +1,8 @@
-"""Containers of a pipeline's tasks: a process each, its folders, and its files to the bucket.
+"""Containers of a pipeline's tasks: a process each, with its folders, and upload of its output files.
 
-On Vertex AI a container sees each bucket as a folder below /gcs. Nobody but root can make /gcs, so output files are
-`FOLDER/BUCKET/...` below the run's own folder here, and are copied to the bucket by its API when the container has
-ended. A container that writes to /gcs/BUCKET/... by itself is not served.
+On Vertex AI, buckets are mounted below /gcs. Creating /gcs requires root, so output paths here are `FOLDER/BUCKET/...`
+in the run's folder, and are uploaded to the bucket when the container has ended. Containers that write to hard-coded
+/gcs/BUCKET/... paths are not supported.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rehearsal.machines.processes import ProcessTree, clean_environment
 from rehearsal.pipelines.job import Job, TaskPath
 from rehearsal.pipelines.values import TaskFailed
 
-# Vertex AI sends this mail itself; the container only marks where.
+# Vertex AI sends this mail; the container is only a marker.
 _MAIL_MODULE = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
 _TAIL_LINES = 8
-# Vertex AI sets it for GCPC's launchers, which put these labels on what they start.
+# Vertex AI sets it for GCPC's launchers, which copy these labels to the jobs that they start.
 _LABELS_VARIABLE = "VERTEX_AI_PIPELINES_RUN_LABELS"
 _MACHINE_TYPE = "e2-standard-4"
 _UPLOAD_LIMIT_S = 60.0
 
 
 def find_path(folder: Path, uri: str) -> Path:
-    """Return the path below a folder at which a container sees a gs:// URI."""
+    """Return the local path of a gs:// URI below a folder."""
     return folder / uri.removeprefix("gs://")
 
 
@@ -41,12 +41,12 @@ class Containers:
     def __init__(self, job: Job, place: Place, log: Callable[[TaskPath, str], None]) -> None:
         self._job, self._place, self.log = job, place, log
         self.gcs_folder = place.folder / "gcs"
-        """Stands for /gcs."""
+        """Replaces /gcs."""
         self._trees: set[ProcessTree] = set()
         self._lock, self._is_cancelled = threading.Lock(), False
 
     def with_paths(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the `outputs` of an executor input with files as paths that a container can write."""
+        """Return the `outputs` of an executor input with local paths in place of URIs."""
         parameters = {
             name: {"outputFile": str(find_path(self.gcs_folder, entry["outputFile"]))}
             for name, entry in outputs["parameters"].items()
@@ -55,18 +55,18 @@ class Containers:
         return {**outputs, "parameters": parameters, "outputFile": output_file}
 
     def mail_recipients(self, container: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str] | None:
-        """Return whom a container stands for a mail to; None: it is no mail."""
-        words = [*container.get("command", []), *container.get("args", [])]
-        return list(parameters["recipients"]) if any(_MAIL_MODULE in word for word in words) else None
+        """Return the recipients if a container is a mail task; else None."""
+        arguments = [*container.get("command", []), *container.get("args", [])]
+        return list(parameters["recipients"]) if any(_MAIL_MODULE in argument for argument in arguments) else None
 
     def run(self, path: TaskPath, command: list[str], env: Mapping[str, str]) -> None:
-        """Run a task's container to its end; what it wrote is in the bucket then, also when it failed.
+        """Run a task's container to its end and upload its files, also if it failed.
 
         Raises:
-            TaskFailed: It ended with an error, or the bucket does not take its files.
+            TaskFailed: It ended with an error, or the upload failed.
         """
         root = self._job.task_root(path)
-        # The mount makes folders of whatever is written below them.
+        # The real mount creates folders on write.
         find_path(self.gcs_folder, root).mkdir(parents=True, exist_ok=True)
         folders = make_folders(self._place.folder / "tasks" / "/".join(path))
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -75,7 +75,7 @@ class Containers:
             tail.append(line)
             self.log(path, line)
 
-        # A task runs as a custom job does: in a tenant project.
+        # Like custom jobs, tasks run in a tenant project.
         number, location, account = self._job.project_number, self._job.location, self._job.service_account
         identity = tenant_identity(number, location, _MACHINE_TYPE, account, self._place.token)
         metadata = MetadataServer(f"task-{self._job.task_id(path)}", identity, self._place.on_refused)
@@ -106,7 +106,7 @@ class Containers:
             raise TaskFailed("\n".join([f"the task's container ended with exit code {code}", *tail]))
 
     def cancel(self, grace_s: float) -> None:
-        """Send SIGTERM to what runs, and kill it after `grace_s`; nothing is started any more."""
+        """Send SIGTERM to running containers, kill them after `grace_s`, and start no others."""
         with self._lock:
             self._is_cancelled = True
             trees = list(self._trees)
@@ -117,7 +117,7 @@ class Containers:
             stop.join()
 
     def _send(self, root: str) -> None:
-        """Copy what was written below a gs:// folder to the bucket."""
+        """Upload the files written below a gs:// folder."""
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
 
@@ -132,12 +132,12 @@ class Containers:
                 blob = client.bucket(bucket).blob(path.relative_to(folder).as_posix())
                 blob.upload_from_filename(path, timeout=_UPLOAD_LIMIT_S)
         except (GoogleAPIError, GoogleAuthError, OSError) as error:
-            raise TaskFailed(f"the bucket does not take the task's files: {error}") from None
+            raise TaskFailed(f"the upload of the task's files failed: {error}") from None
         finally:
             client.close()
 
     def _make_client(self) -> Any:
-        """Return a client of Cloud Storage that is led to the bucket server; this process's variables are not read."""
+        """Return a Cloud Storage client of the bucket server that ignores this process's environment variables."""
         from google.auth.transport.requests import AuthorizedSession
         from google.cloud import storage
         from google.oauth2.credentials import Credentials

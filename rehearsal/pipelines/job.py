@@ -1,4 +1,4 @@
-"""One submitted pipeline: what its tasks and its placeholders take from the PipelineJob."""
+"""A submitted PipelineJob: fields for its tasks and placeholders."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Job:
     """RFC 3339, UTC; equal to create_time where no schedule started it."""
     service_account: str = ""
     labels: dict[str, str] = field(default_factory=dict)
-    """Launchers set them on what they start."""
+    """Launchers copy them to the jobs that they start."""
 
     @property
     def id(self) -> str:
-        """The pipeline job id, by which a user knows it."""
+        """The pipeline job id."""
         return self.name.rpartition("/")[2]
 
     @property
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def constants(self) -> dict[str, str]:
-        """What placeholders of the run stand for, by name."""
+        """Values of the run's placeholders, by name."""
         return {
             "pipeline_job_name": self.id,
             "pipeline_job_resource_name": self.name,
@@ -56,12 +56,12 @@ class Job:
             "pipeline_job_schedule_time_utc": self.schedule_time,
             "pipeline_google_cloud_project_id": self.project,
             "pipeline_google_cloud_location": self.location,
-            # No run has one; launchers ask for it.
+            # Launchers require it; always empty.
             "pipeline_persistent_resource_id": "",
         }
 
     def task_id(self, path: TaskPath) -> int:
-        """Return a task's id, which is its container's custom job's too: a number, as Vertex AI's are.
+        """Return a task's numeric id, which is also the id of its container's custom job.
 
         https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.pipelineJobs#ContainerDetail
         """

@@ -1,15 +1,15 @@
-"""Placeholders of a compiled pipeline, `{{$...}}`, replaced as the service does it.
+"""Substitution of placeholders, `{{$...}}`, in compiled pipelines.
 
-A text is gone through once, so that a value that looks like a placeholder stays what it is; in a struct each text is
-replaced in its place, so that quotes and newlines of a value survive. These are known:
+Each text is replaced in a single pass, so values that look like placeholders stay unchanged. In structs each text is
+replaced separately, so quotes and newlines in values stay intact. Supported placeholders:
 
     {{$}}                                                the executor input as JSON
-    {{$.inputs.parameters['N']}}                         a value: texts as they are, all else as JSON
-    {{$.outputs.parameters['N'].output_file}}            the file to write it to
-    {{$.pipeline_...}}                                   of the run (Job.constants)
-    ....json_escape[1]}}                                 the same, once escaped for the inside of a JSON string
+    {{$.inputs.parameters['N']}}                         an input value: text unchanged, other types as JSON
+    {{$.outputs.parameters['N'].output_file}}            the file of an output parameter
+    {{$.pipeline_...}}                                   constants of the run (Job.constants)
+    ....json_escape[1]}}                                 any of these, escaped once for a JSON string
 
-Those of `shardline compile` and of Google's launchers. Sources: kfp.dsl and google_cloud_pipeline_components'
+`shardline compile` and Google's launchers use these. Sources: kfp.dsl and google_cloud_pipeline_components'
 _placeholders.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 from contracts.canonical import canonical
 
-# No second end within: a text of two placeholders is not one.
+# Does not match two adjacent placeholders as one.
 _PLACEHOLDER = re.compile(r"\{\{\$((?:(?!\}\}).)*)\}\}")
 _NAME = re.compile(
     r"(?:\.(?P<constant>pipeline_(?:job_(?:name|resource_name|create_time_utc|schedule_time_utc)"
@@ -35,38 +35,38 @@ _NAME = re.compile(
 
 
 class UnknownPlaceholder(ValueError):
-    """A specification has a placeholder that stands for nothing."""
+    """A specification has a placeholder without a value."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """What placeholders of one task stand for."""
+    """Values of a task's placeholders."""
 
     executor_input: Mapping[str, Any]
-    """As `{{$}}` shows it: inputs and outputs."""
+    """Inputs and outputs, the value of `{{$}}`."""
     constants: Mapping[str, str]
-    """By name: pipeline_job_name and so on."""
+    """Constants of the run by name, e.g. pipeline_job_name."""
     optional: frozenset[str] = frozenset()
-    """Input parameters that may be missing: null then, as in kfp."""
+    """Input parameters that may be missing; their value is then null, as in kfp."""
 
 
 def substitute(text: str, values: Values) -> str:
-    """Replace the placeholders of a text; UnknownPlaceholder where one stands for nothing."""
+    """Replace the placeholders of a text; UnknownPlaceholder for one without a value."""
     return _PLACEHOLDER.sub(lambda match: _as_text(match[1], values), text)
 
 
 def substitute_all(value: Any, values: Values) -> Any:
-    """Replace the placeholders in every text of a JSON value, in its place; UnknownPlaceholder as `substitute`.
+    """Replace the placeholders in every text of a JSON value; UnknownPlaceholder as for `substitute`.
 
-    A text that is one input parameter and nothing else becomes the value itself, whatever its type. That Vertex AI does
-    so is unverified: no page says it, launchers depend on it.
+    A text that is exactly one input parameter becomes its value, of any type. Undocumented for Vertex AI, but launchers
+    depend on it.
     """
     if isinstance(value, str):
-        whole = _PLACEHOLDER.fullmatch(value)
-        name = _NAME.fullmatch(whole[1]) if whole else None
+        match = _PLACEHOLDER.fullmatch(value)
+        name = _NAME.fullmatch(match[1]) if match else None
         if name and name["input"] is not None and not name["escape"]:
             return _find(name, values)
-        # The text will be written into JSON with what is around it: that is the escape.
+        # Not escaped here: the enclosing JSON is serialised later.
         return _PLACEHOLDER.sub(lambda match: _as_text(match[1], values, is_in_json=True), value)
     if isinstance(value, Mapping):
         return {substitute_all(key, values): substitute_all(inner, values) for key, inner in value.items()}
@@ -76,7 +76,7 @@ def substitute_all(value: Any, values: Values) -> Any:
 
 
 def find_unknown(value: Any) -> list[str]:
-    """Return the placeholders in the texts of a JSON value that are none of the known forms, each once."""
+    """Return the unsupported placeholders in a JSON value, each once."""
     names = dict.fromkeys(_PLACEHOLDER.findall(json.dumps(value, ensure_ascii=False)))
     return [f"{{{{${name}}}}}" for name in names if _NAME.fullmatch(name) is None]
 
@@ -106,4 +106,4 @@ def _find(name: re.Match[str], values: Values) -> Any:
 
 
 def _unknown(name: str) -> UnknownPlaceholder:
-    return UnknownPlaceholder(f"the placeholder {{{{${name}}}}} stands for nothing here")
+    return UnknownPlaceholder(f"the placeholder {{{{${name}}}}} has no value here")

@@ -1,4 +1,4 @@
-"""Pipeline jobs of the local Vertex AI, a thread each: their states, cancelling, end."""
+"""Executor of pipeline jobs, a thread each: states, cancelling, end."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from rehearsal.vertex.store import has_ended
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = aiplatform_v1.PipelineState
-# A launcher that gets SIGTERM cancels what it has started, by a request; then it is killed.
+# Time for a launcher to cancel its job after SIGTERM.
 CANCEL_GRACE_S = 10.0
-# Until a job that was cancelled with the run has ended.
+# Time for a cancelled job of a run to end.
 _JOB_END_S = 60.0
-# How often a run is checked for its cancelling.
+# Polling interval of a run's cancellation.
 _POLL_S = 0.2
 
 
 class PipelineRuns(JobThreads):
     """Executes pipeline jobs (google.cloud.aiplatform_v1.PipelineJob).
 
-    `project_numbers` is by project id. `cancel_resource` ends what a cancelled run had started, by its name in the
-    store.
+    `project_numbers` maps project ids. `cancel_resource` cancels a job that a cancelled run started, by its name in
+    the store.
     """
 
     def __init__(
@@ -112,18 +112,18 @@ class PipelineRuns(JobThreads):
         self.place.store.update(name, change)
 
     def _end_resources(self, folder: Path) -> None:
-        """End the jobs that launchers of a run have started: those that were killed could not."""
+        """Cancel the jobs that a run's launchers started, since killed launchers did not."""
         for path in sorted((folder / "gcs").rglob("gcp_resources")):
             try:
                 resources = json.loads(path.read_text()).get("resources", [])
             except ValueError:
                 continue
             for resource in resources:
-                # https://HOST/VERSION/projects/...; launchers name the project as they were given it.
-                _, found, rest = resource.get("resourceUri", "").partition("/projects/")
-                project, _, tail = rest.partition("/")
+                # https://HOST/VERSION/projects/PROJECT/..., with the project's id or number.
+                _, separator, path_in_project = resource.get("resourceUri", "").partition("/projects/")
+                project, _, tail = path_in_project.partition("/")
                 name = f"projects/{self._numbers.get(project, project)}/{tail}"
-                if found and self.place.store.find(name) is not None:
+                if separator and self.place.store.find(name) is not None:
                     self._cancel_resource(name)
                     self.place.store.wait(name, has_ended, _JOB_END_S)
 

@@ -1,7 +1,7 @@
-"""Compiled specifications: one form of them, and what is in them that the rehearsal does not execute.
+"""Compiled specifications: normalisation, and detection of unsupported fields.
 
-It executes what `shardline compile` writes, and Google's launchers in it: tasks of container components in one DAG, in
-an exit handler or not. All else is refused when it is submitted, by the name of its field.
+The rehearsal executes the output of `shardline compile`, including Google's launchers: tasks of container components in
+one DAG, with or without an exit handler. Specifications with other fields are refused at submission.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COMPONENT = {
     "outputDefinitions": _DEFINITIONS,
     "dag": {"tasks": {"*": _TASK}},
 }
-# Fields of PipelineSpec (pipeline_spec.proto) that are executed, or say nothing of it. None: all below.
+# Supported fields of PipelineSpec (pipeline_spec.proto), including those without effect. None: all fields below.
 _SUPPORTED: dict[str, Any] = {
     "pipelineInfo": None,
     "schemaVersion": None,
@@ -49,22 +49,22 @@ _SUPPORTED: dict[str, Any] = {
 }
 _EXIT_HANDLER = re.compile(r"exit-handler-\d+")
 _PYTHON_COMPONENT = "kfp.dsl.executor_main"
-# Words of a command that kfp's ConcatPlaceholder and IfPresentPlaceholder become.
+# Prefixes of compiled ConcatPlaceholder and IfPresentPlaceholder arguments.
 _COMPOSED = ('{"Concat": ', '{"IfPresent": ')
 
 
 def normalise(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a specification with the camelCase names of JSON, whole numbers as integers, unknown fields left out.
+    """Return a specification with camelCase names, whole numbers as integers, and without unknown fields.
 
     Raises:
-        google.protobuf.json_format.ParseError: It is no PipelineSpec.
+        google.protobuf.json_format.ParseError: It is not a PipelineSpec.
     """
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
     normalised: dict[str, Any] = _as_json(spec, messages.PipelineSpec())
     deployment, executor = normalised.setdefault("deploymentSpec", {}), messages.PipelineDeploymentConfig.ExecutorSpec
     executors = deployment.get("executors", {})
-    deployment["executors"] = {name: _as_json(given, executor()) for name, given in executors.items()}
+    deployment["executors"] = {name: _as_json(executor_spec, executor()) for name, executor_spec in executors.items()}
     return normalised
 
 
@@ -73,48 +73,47 @@ def _as_json(value: Mapping[str, Any], message: Any) -> Any:
 
 
 def find_unsupported(spec: Mapping[str, Any]) -> list[str]:
-    """Return what a submitted specification has that the rehearsal does not execute, each named by its field.
+    """Return messages about unsupported parts of a submitted specification.
 
     Raises:
-        google.protobuf.json_format.ParseError: It is no PipelineSpec.
+        google.protobuf.json_format.ParseError: It is not a PipelineSpec.
     """
-    known = normalise(spec)
-    reasons = list(_beyond(known, _SUPPORTED, ""))
-    for label, executor in known["deploymentSpec"]["executors"].items():
-        reasons += [f"executor {label}: {reason}" for reason in _of_container(executor.get("container"))]
-    components = {"root": known.get("root", {}), **known.get("components", {})}
+    normalised = normalise(spec)
+    reasons = list(_find_unsupported_fields(normalised, _SUPPORTED, ""))
+    for label, executor in normalised["deploymentSpec"]["executors"].items():
+        reasons += [f"executor {label}: {reason}" for reason in _check_container(executor.get("container"))]
+    components = {"root": normalised.get("root", {}), **normalised.get("components", {})}
     for name, component in components.items():
-        reasons += [f"component {name}: {reason}" for reason in _of_component(name, component, components)]
+        reasons += [f"component {name}: {reason}" for reason in _check_component(name, component, components)]
     return reasons
 
 
-def _beyond(value: Mapping[str, Any], supported: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yield the paths of fields that are not supported."""
+def _find_unsupported_fields(value: Mapping[str, Any], supported: Mapping[str, Any], path: str) -> Iterator[str]:
     for name, inner in value.items():
         if name not in supported and "*" not in supported:
             yield f"{path}{name}"
         elif (below := supported.get(name, supported.get("*"))) is not None:
-            yield from _beyond(inner, below, f"{path}{name}.")
+            yield from _find_unsupported_fields(inner, below, f"{path}{name}.")
 
 
-def _of_container(container: Mapping[str, Any] | None) -> Iterator[str]:
+def _check_container(container: Mapping[str, Any] | None) -> Iterator[str]:
     if container is None:
         return
     if _PYTHON_COMPONENT in json.dumps(container):
         yield "a Python component (@dsl.component): use a container component"
     yield from (f"the placeholder {placeholder}" for placeholder in find_unknown(container))
-    words = container.get("command", [])
-    if not words:
-        yield f"the own command of image {container.get('image', '')}: name a command, images are not fetched"
-    if any(word.startswith(_COMPOSED) for word in [*words, *container.get("args", [])]):
-        yield "a composed word (dsl.ConcatPlaceholder, dsl.IfPresentPlaceholder)"
+    command = container.get("command", [])
+    if not command:
+        yield f"no command for image {container.get('image', '')}: set one, images are not pulled"
+    if any(argument.startswith(_COMPOSED) for argument in [*command, *container.get("args", [])]):
+        yield "a composed argument (dsl.ConcatPlaceholder, dsl.IfPresentPlaceholder)"
 
 
-def _of_component(name: str, component: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[str]:
+def _check_component(name: str, component: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"the placeholder {placeholder}" for placeholder in find_unknown(component))
     for output, definition in component.get("outputDefinitions", {}).get("parameters", {}).items():
         if definition.get("parameterType") != "STRING":
-            yield f"parameter {output}: an output that is no text"
+            yield f"parameter {output}: an output that is not text"
     for task, body in component.get("dag", {}).get("tasks", {}).items():
         is_handler = name == "root" and _EXIT_HANDLER.fullmatch(task)
         if not is_handler and "dag" in components[body["componentRef"]["name"]]:

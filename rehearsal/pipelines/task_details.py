@@ -1,4 +1,4 @@
-"""States of a running pipeline's tasks as Vertex AI shows them: PipelineTaskDetail, its parameters and artifacts."""
+"""Task states of a running pipeline: PipelineTaskDetail with parameters and artifacts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def note_task(
     number: int,
     path: TaskPath,
     state: str,
-    now: float,
+    now_s: float,
     *,
     error: Mapping[str, Any] | None = None,
     is_dag: bool = False,
@@ -31,10 +31,10 @@ def note_task(
 ) -> None:
     """Write a task's state into its PipelineJob.
 
-    `path` is empty for the pipeline itself; `now` is in seconds since 1970; `error` is a google.rpc.Status as JSON.
+    `path` is empty for the pipeline itself; `now_s` is in seconds since 1970; `error` is a google.rpc.Status as JSON.
     """
-    detail = _find(job, number, path, now)
-    detail.state, moment = _STATE[state], to_datetime(now)
+    detail = _find(job, number, path, now_s)
+    detail.state, moment = _STATE[state], to_datetime(now_s)
     if state == "RUNNING" and not detail.start_time:
         detail.start_time = moment
     if state in _FINAL_STATES:
@@ -43,7 +43,7 @@ def note_task(
     if error:
         detail.error = record.error = status_pb2.Status(**error)
     detail.pipeline_task_status.append(record)
-    # The execution shows parameters alone.
+    # The execution contains only parameters.
     execution = type(detail).pb(detail).execution
     for prefix, data in (("input", inputs), ("output", outputs)):
         if data and data.parameters:
@@ -52,17 +52,17 @@ def note_task(
         detail.executor_detail.container_detail.main_job = container_job(job.name, number)
     for field, data in (("inputs", inputs), ("outputs", outputs)):
         for name, artifact in (data.artifacts if data else {}).items():
-            entry = aiplatform_v1.PipelineTaskDetail.ArtifactList(artifacts=[_artifact(name, artifact, now)])
+            entry = aiplatform_v1.PipelineTaskDetail.ArtifactList(artifacts=[_artifact(name, artifact, now_s)])
             getattr(detail, field)[name] = entry
 
 
 def container_job(name: str, number: int) -> str:
-    """Return the name of the custom job that Vertex AI runs a task's container in."""
+    """Return the name of the custom job that runs a task's container on Vertex AI."""
     return f"{name.rpartition('/pipelineJobs/')[0]}/customJobs/{number}"
 
 
-def _find(job: Any, number: int, path: TaskPath, now: float) -> Any:
-    # The plain messages: the client's classes around each take a hundred times as long to go through.
+def _find(job: Any, number: int, path: TaskPath, now_s: float) -> Any:
+    # Iterating over plain messages is a hundred times as fast as over proto-plus ones.
     details = type(job).pb(job).job_detail.task_details
     for index, detail in enumerate(details):
         if detail.task_id == number:
@@ -73,16 +73,16 @@ def _find(job: Any, number: int, path: TaskPath, now: float) -> Any:
         aiplatform_v1.PipelineTaskDetail(
             task_id=number,
             parent_task_id=parents[0] if parents else 0,
-            # The root is shown under the run's own id.
+            # The root task is named by the run's id.
             task_name=path[-1] if path else job.name.rpartition("/")[2],
             task_unique_name=".".join(path),
-            create_time=to_datetime(now),
+            create_time=to_datetime(now_s),
         )
     )
     return job.job_detail.task_details[-1]
 
 
-def _artifact(name: str, artifact: Mapping[str, Any], now: float) -> Any:
+def _artifact(name: str, artifact: Mapping[str, Any], now_s: float) -> Any:
     return aiplatform_v1.Artifact(
         name=artifact["name"],
         display_name=name,
@@ -91,5 +91,5 @@ def _artifact(name: str, artifact: Mapping[str, Any], now: float) -> Any:
         schema_version=artifact["type"].get("schemaVersion", ""),
         metadata=artifact["metadata"],
         state=aiplatform_v1.Artifact.State.LIVE,
-        create_time=to_datetime(now),
+        create_time=to_datetime(now_s),
     )

@@ -1,8 +1,8 @@
-"""Single tasks of a pipeline: the executor's input, the execution cache, and the outputs.
+"""Execution of single tasks: executor input, execution cache, outputs.
 
-Cache: https://cloud.google.com/vertex-ai/docs/pipelines/configure-caching. A task's interface is its inputs (values of
-parameters, artifacts), the definition of its outputs, and its container's image, command, arguments and environment;
-only pipelines of the same name share it, and entries have no time to live.
+Cache: https://cloud.google.com/vertex-ai/docs/pipelines/configure-caching. The key covers the inputs (values of
+parameters, artifacts), the definition of the outputs, and the container's image, command, arguments and environment.
+Pipelines share entries only with the same name; entries do not expire.
 
 Artifacts: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores.artifacts.
 """
@@ -39,32 +39,32 @@ class Call:
     """ComponentSpec."""
     inputs: Data
     specified: frozenset[str]
-    """Parameters whose placeholders are to be replaced (values.resolve_inputs)."""
+    """Parameters whose placeholders are replaced (values.resolve_inputs)."""
 
 
 class Tasks:
-    """Runs the tasks of one pipeline; several threads may.
+    """Runs the tasks of one pipeline; thread-safe.
 
-    `cache` has the outputs of tasks that succeeded, by key; all pipelines share it.
+    `cache` maps keys to the outputs of successful tasks; all pipelines share it.
     """
 
     def __init__(self, job: Job, containers: Containers, cache: dict[str, Data]) -> None:
         self._job, self._containers, self._cache = job, containers, cache
 
     def run(self, call: Call, on_running: Callable[[], None]) -> tuple[str, Data]:
-        """Run a task; return its state, SUCCEEDED or SKIPPED for what the cache has, and its outputs.
+        """Run a task; return its state (SUCCEEDED, or SKIPPED if cached) and its outputs.
 
-        `on_running` is called before its container is started.
+        `on_running` is called before its container starts.
 
         Raises:
-            TaskFailed: It ended with an error, or cannot be run.
+            TaskFailed: It ended with an error, or cannot run.
         """
         container = self._job.spec["deploymentSpec"]["executors"][call.component["executorLabel"]]["container"]
         artifacts = {name: {"artifacts": [artifact]} for name, artifact in call.inputs.artifacts.items()}
         outputs = self._outputs(call, self._job.task_root(call.path), is_blank=False)
         paths = self._containers.with_paths(outputs)
         inputs = {"parameterValues": self._parameters(call, artifacts, paths), "artifacts": artifacts}
-        # Worker pools of a job hold the executor input: with the paths of this run no key would be found again.
+        # Parameters may contain the executor input: with this run's paths, keys would never match.
         blank = self._outputs(call, "gs://blank", is_blank=True)
         key = self._key(call, container, self._parameters(call, artifacts, blank))
         if key and key in self._cache:
@@ -76,17 +76,17 @@ class Tasks:
             self._containers.log(call.path, f"mail to {', '.join(recipients)}: the run {status.get('state', '')}")
             return "SUCCEEDED", Data()
         values = Values(executor_input, self._job.constants, optional_inputs(call.component))
-        words = [substitute(word, values) for word in [*container.get("command", []), *container.get("args", [])]]
+        command = [substitute(word, values) for word in [*container.get("command", []), *container.get("args", [])]]
         variables = container.get("env", [])
         env = {variable["name"]: substitute(variable.get("value", ""), values) for variable in variables}
-        self._containers.run(call.path, words, env)
+        self._containers.run(call.path, command, env)
         data = self._read(call, outputs)
         if key:
             self._cache[key] = data
         return "SUCCEEDED", data
 
     def _parameters(self, call: Call, artifacts: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a task's parameters with placeholders replaced, in the types that its component declares."""
+        """Return a task's parameters with placeholders replaced, converted to the component's types."""
         inputs = {"parameterValues": call.inputs.parameters, "artifacts": artifacts}
         values = Values({"inputs": inputs, "outputs": outputs}, self._job.constants, optional_inputs(call.component))
         definitions, parameters = input_definitions(call.component), {}
@@ -98,7 +98,7 @@ class Tasks:
         return parameters
 
     def _key(self, call: Call, container: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
-        """Return the key of a task's interface; empty where the task is not cached."""
+        """Return the cache key of a task; empty if caching is disabled."""
         if not call.task.get("cachingOptions", {}).get("enableCache"):
             return ""
         artifacts = {
@@ -110,14 +110,14 @@ class Tasks:
         return canonical_hash([place, parameters, artifacts, call.component.get("outputDefinitions", {}), image])
 
     def _outputs(self, call: Call, root: str, *, is_blank: bool) -> dict[str, Any]:
-        """Return the `outputs` of an executor's input, files as gs:// URIs below a root."""
+        """Return the `outputs` of an executor input, with gs:// URIs below a root."""
         definitions = call.component.get("outputDefinitions", {})
         store = f"projects/{self._job.project_number}/locations/{self._job.location}/metadataStores/default"
         number = self._job.task_id(call.path)
         artifacts = {}
         for name, definition in definitions.get("artifacts", {}).items():
             artifact = {
-                # That of its resource, as kfp's executor says of Vertex AI.
+                # The resource name, as kfp's executor expects on Vertex AI.
                 "name": name if is_blank else f"{store}/artifacts/{number}-{name}",
                 "type": {**_ARTIFACT_TYPE, **definition.get("artifactType", {})},
                 "uri": f"{root}/{name}",
@@ -131,26 +131,26 @@ class Tasks:
         }
 
     def _read(self, call: Call, outputs: Mapping[str, Any]) -> Data:
-        """Return what a container has written: parameters in files of their own, artifacts in its output file."""
+        """Read the outputs of a container: parameters from a file each, artifacts from the executor output."""
         folder, data = self._containers.gcs_folder, Data()
-        written = _read_json(find_path(folder, outputs["outputFile"]))
+        executor_output = _read_json(find_path(folder, outputs["outputFile"]))
         for name, entry in outputs["parameters"].items():
             path = find_path(folder, entry["outputFile"])
             if path.is_file():
                 data.parameters[name] = path.read_text()
         for name, entry in outputs["artifacts"].items():
-            (given,) = entry["artifacts"]
-            (artifact,) = written.get("artifacts", {}).get(name, {}).get("artifacts", [])[:1] or [{}]
-            if artifact.get("name") not in (None, "", given["name"]):
-                # It would be the resource's name, of the next run too.
+            (declared,) = entry["artifacts"]
+            (artifact,) = executor_output.get("artifacts", {}).get(name, {}).get("artifacts", [])[:1] or [{}]
+            if artifact.get("name") not in (None, "", declared["name"]):
+                # It would name the resource, also in the next run.
                 raise TaskFailed(
                     f"artifact {name} was given the name {artifact['name']!r} by its task: leave `name` out, or "
-                    f"as it was given ({given['name']})"
+                    f"as it was given ({declared['name']})"
                 )
             metadata = canonical(artifact.get("metadata", {}))
             if len(json.dumps(metadata)) > METADATA_LIMIT:
                 raise TaskFailed(f"the metadata of artifact {name} has more than {METADATA_LIMIT:,} characters")
-            data.artifacts[name] = {**given, "uri": artifact.get("uri") or given["uri"], "metadata": metadata}
+            data.artifacts[name] = {**declared, "uri": artifact.get("uri") or declared["uri"], "metadata": metadata}
         return data
 
 

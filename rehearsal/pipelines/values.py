@@ -1,7 +1,7 @@
-"""Inputs of tasks by the compiled specification, as JSON values.
+"""Resolution of task inputs from the compiled specification, as JSON values.
 
-Everything is in the JSON form of pipeline_spec.proto with camelCase names (kubeflow/pipelines, api/v2alpha1), as
-spec.normalise returns it. A value that is null counts as not given, as the proto says of optional inputs.
+Specifications are in the JSON form of pipeline_spec.proto with camelCase names (kubeflow/pipelines, api/v2alpha1), from
+spec.normalise. As in the proto, null means that an optional input is missing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Data:
 
 
 def upstream_of(task: Mapping[str, Any]) -> set[str]:
-    """Return the names of the tasks of the same DAG that a task waits for."""
+    """Return the names of a task's upstream tasks in the same DAG."""
     names = set(task.get("dependentTasks", ()))
     inputs = task.get("inputs", {})
     for source in [*inputs.get("parameters", {}).values(), *inputs.get("artifacts", {}).values()]:
@@ -67,15 +67,15 @@ def resolve_inputs(
     *,
     ignores_failures: bool = False,
 ) -> tuple[Data, frozenset[str]]:
-    """Return a task's inputs, and the names of the parameters whose placeholders are to be replaced.
+    """Return a task's inputs, and the names of the parameters whose placeholders must be replaced.
 
-    Those are given by the specification itself: a value that only looks like a placeholder and comes from elsewhere
-    stays as it is. The component's defaults stand in for what is not given.
+    Only values in the specification have placeholders; other values that look like one stay unchanged. Missing inputs
+    get the component's defaults.
 
-    `parent` holds the inputs of its DAG. With `ignores_failures` a missing output counts as not given.
+    `parent` has the inputs of the DAG. With `ignores_failures`, missing outputs count as missing inputs.
 
     Raises:
-        TaskFailed: It needs an output that is not there.
+        TaskFailed: A required output does not exist.
     """
     inputs, specified = Data(), set()
     for name, source in task.get("inputs", {}).get("parameters", {}).items():
@@ -86,8 +86,8 @@ def resolve_inputs(
         elif "componentInputParameter" in source:
             value = parent.parameters.get(source["componentInputParameter"])
         elif "taskOutputParameter" in source:
-            wanted = source["taskOutputParameter"]
-            producer, output = wanted["producerTask"], wanted["outputParameterKey"]
+            reference = source["taskOutputParameter"]
+            producer, output = reference["producerTask"], reference["outputParameterKey"]
             value = produced.get(producer, Data()).parameters.get(output)
             _require(value, producer, output, ignores_failures)
         if value is not None:
@@ -97,8 +97,8 @@ def resolve_inputs(
             inputs.parameters[name] = definition["defaultValue"]
             specified.add(name)
     for name, source in task.get("inputs", {}).get("artifacts", {}).items():
-        wanted = source["taskOutputArtifact"]
-        producer, output = wanted["producerTask"], wanted["outputArtifactKey"]
+        reference = source["taskOutputArtifact"]
+        producer, output = reference["producerTask"], reference["outputArtifactKey"]
         artifact = produced.get(producer, Data()).artifacts.get(output)
         _require(artifact, producer, output, ignores_failures)
         if artifact is not None:
@@ -112,26 +112,25 @@ def _require(value: Any, producer: str, output: str, ignores_failures: bool) -> 
 
 
 def require_inputs(component: Mapping[str, Any], inputs: Data) -> None:
-    """Raise TaskFailed where an input that is not optional is missing."""
-    for group, given in (("parameters", inputs.parameters), ("artifacts", inputs.artifacts)):
+    """Raise TaskFailed if a required input is missing."""
+    for group, present in (("parameters", inputs.parameters), ("artifacts", inputs.artifacts)):
         for name, definition in component.get("inputDefinitions", {}).get(group, {}).items():
-            if not definition.get("isOptional") and name not in given:
+            if not definition.get("isOptional") and name not in present:
                 raise TaskFailed(f"input {name} has no value, and its component declares no default")
 
 
 def fit(name: str, value: Any, kind: str) -> Any:
-    """Return an input parameter's value in the type that its component declares, whole numbers as integers.
+    """Return an input parameter's value in its declared type, whole numbers as integers.
 
-    What is no text becomes its JSON where a text is declared, as in kfp's driver; nothing else is converted.
-
-    An unknown `kind` allows everything.
+    For STRING, other types are converted to JSON, as in kfp's driver; there are no other conversions. An unknown `kind`
+    accepts everything.
 
     Raises:
         TaskFailed: It has another type.
     """
-    value, wanted = canonical(value), _TYPES.get(kind, object)
+    value, expected_type = canonical(value), _TYPES.get(kind, object)
     if kind == "STRING" and not isinstance(value, str):
         return json.dumps(value)
-    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted in (int, _NUMBER)):
+    if not isinstance(value, expected_type) or (isinstance(value, bool) and expected_type in (int, _NUMBER)):
         raise TaskFailed(f"input {name} is {str(value)[:200]!r}, and its component declares {kind}")
     return value

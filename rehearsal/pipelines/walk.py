@@ -1,7 +1,7 @@
-"""The walk over a pipeline's compiled specification: each task in a thread, which waits for the tasks before it.
+"""Execution of a pipeline's DAG: a thread per task, which waits for its upstream tasks.
 
-The order and the triggers are those of pipeline_spec.proto (kubeflow/pipelines, api/v2alpha1) and of Vertex AI's pages
-on pipelines; docs/rehearsal.md has our choice where neither is clear.
+Order and triggers follow pipeline_spec.proto (kubeflow/pipelines, api/v2alpha1) and Vertex AI's documentation;
+docs/rehearsal.md has our choices where both are unclear.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rehearsal.pipelines.placeholders import UnknownPlaceholder
 from rehearsal.pipelines.tasks import Call, Tasks
 from rehearsal.pipelines.values import Data, TaskFailed, resolve_inputs, upstream_of
 
-# Containers at a time on this machine: one takes about 100 MB. Vertex AI has a quota in its place.
+# Concurrent containers: each takes about 100 MB. Vertex AI has a quota instead.
 MAX_CONTAINERS = 16
 _COMPLETED = "ALL_UPSTREAM_TASKS_COMPLETED"
 _GOOD = frozenset({"SUCCEEDED", "SKIPPED"})
@@ -28,7 +28,7 @@ _GOOD = frozenset({"SUCCEEDED", "SKIPPED"})
 
 @dataclass
 class Result:
-    """How a task, or the whole run, ended: PipelineTaskDetail's state, with its outputs or a google.rpc.Status."""
+    """Result of a task, or of the run: PipelineTaskDetail's state, with outputs or a google.rpc.Status."""
 
     state: str
     data: Data = field(default_factory=Data)
@@ -37,7 +37,7 @@ class Result:
 
 @dataclass(frozen=True)
 class _Dag:
-    """A DAG that is being run."""
+    """A running DAG."""
 
     path: TaskPath
     tasks: Mapping[str, Any]
@@ -48,7 +48,7 @@ class _Dag:
 class Walk:
     """One run of a pipeline.
 
-    `report` is called with path, state and details (task_details.note_task) of each task, in several threads.
+    `report` is called with path, state and details (task_details.note_task) of each task, by several threads.
     """
 
     def __init__(self, job: Job, tasks: Tasks, report: Callable[..., None], cancelled: threading.Event) -> None:
@@ -72,40 +72,40 @@ class Walk:
         return result
 
     def _run_dag(self, path: TaskPath, component: Mapping[str, Any], inputs: Data) -> None:
-        """Run the tasks of a DAG; TaskFailed where one of them failed."""
+        """Run the tasks of a DAG; TaskFailed if one of them failed."""
         dag = _Dag(path, component["dag"].get("tasks", {}), inputs)
         graph = {name: upstream_of(task) for name, task in dag.tasks.items()}
-        # A thread per task: those that wait for others take no place from them.
+        # A thread per task, so that waiting tasks do not block others.
         with ThreadPoolExecutor(max(1, len(graph)), thread_name_prefix="task") as pool:
             for name in graphlib.TopologicalSorter(graph).static_order():
                 dag.futures[name] = pool.submit(self._run_task, dag, name, graph[name])
         failed = [name for name in graph if dag.futures[name].result().state in ("FAILED", "CANCELLED")]
         if failed:
-            raise TaskFailed(f"the DAG failed because these of its tasks did: {', '.join(failed)}")
+            raise TaskFailed(f"the DAG failed because of these tasks: {', '.join(failed)}")
 
     def _run_task(self, dag: _Dag, name: str, upstream: set[str]) -> Result:
-        """Run a task to its final state, once the tasks before it have ended; or do not trigger it."""
+        """Run a task after its upstream tasks, unless it is not triggered; return its result."""
         task, path = dag.tasks[name], (*dag.path, name)
-        before = {one: dag.futures[one].result() for one in upstream}
+        upstream_results = {upstream_name: dag.futures[upstream_name].result() for upstream_name in upstream}
         ignores_failures = task.get("triggerPolicy", {}).get("strategy") == _COMPLETED
-        # "job will not trigger new tasks when job is in CANCELLING state" (TriggerStrategy): exit tasks neither.
-        is_ready = ignores_failures or all(result.state in _GOOD for result in before.values())
+        # "job will not trigger new tasks when job is in CANCELLING state" (TriggerStrategy); this includes exit tasks.
+        is_ready = ignores_failures or all(result.state in _GOOD for result in upstream_results.values())
         if self._cancelled.is_set() or not is_ready:
             self._report(path, "NOT_TRIGGERED")
             return Result("NOT_TRIGGERED")
         try:
             component = self._job.spec["components"][task["componentRef"]["name"]]
-            produced = {one: result.data for one, result in before.items()}
+            produced = {upstream_name: result.data for upstream_name, result in upstream_results.items()}
             inputs, specified = resolve_inputs(task, component, dag.inputs, produced, ignores_failures=ignores_failures)
-            inputs.parameters |= self._final_status(task, before)
+            inputs.parameters |= self._final_status(task, upstream_results)
             result = self._run_call(Call(path, task, component, inputs, specified))
         except (TaskFailed, UnknownPlaceholder) as error:
             result = Result("FAILED", error={"code": FAILED_PRECONDITION, "message": str(error)})
-        except Exception as error:  # noqa: BLE001 - a thread's entry: what nobody foresaw fails the task, not the walk
+        except Exception as error:  # noqa: BLE001 - thread entry point: an unexpected error fails the task only
             message = f"{type(error).__name__}: {error}"
             result = Result("FAILED", error={"code": FAILED_PRECONDITION, "message": message})
         if self._cancelled.is_set():
-            # A launcher that got SIGTERM exits with 0: that is no success.
+            # Not a success, although launchers exit with 0 after SIGTERM.
             result = Result("CANCELLED", error=result.error or {"code": CANCELLED, "message": "the run was cancelled"})
         self._report(path, result.state, error=result.error, outputs=result.data)
         return result
@@ -121,13 +121,13 @@ class Walk:
                 raise TaskFailed("the run was cancelled")
             return Result(*self._tasks.run(call, lambda: self._report(call.path, "RUNNING")))
 
-    def _final_status(self, task: Mapping[str, Any], before: Mapping[str, Result]) -> dict[str, Any]:
-        """Return the inputs that tell how a task before this one ended, as Vertex AI writes them."""
+    def _final_status(self, task: Mapping[str, Any], upstream_results: Mapping[str, Result]) -> dict[str, Any]:
+        """Return the inputs of type TASK_FINAL_STATUS: results of upstream tasks in Vertex AI's form."""
         values = {}
         for name, source in task.get("inputs", {}).get("parameters", {}).items():
             if "taskFinalStatus" in source:
                 producer = source["taskFinalStatus"]["producerTask"]
-                result = before[producer]
+                result = upstream_results[producer]
                 values[name] = {
                     "state": "SUCCEEDED" if result.state in _GOOD else result.state,
                     "pipelineJobResourceName": self._job.name,

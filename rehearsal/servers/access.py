@@ -1,14 +1,14 @@
-"""Access to a rehearsal: one random token, and a service account key whose signatures are verified.
+"""Authentication of a rehearsal's clients: a random access token, and a service account key.
 
-Google's clients need no change. GOOGLE_APPLICATION_CREDENTIALS names the service account's key file. From it
-google-auth signs either a JWT that is the access token itself (https://google.aip.dev/auth/4111: gRPC clients), or an
-assertion that it exchanges at https://oauth2.googleapis.com/token
+Google's clients work unmodified. GOOGLE_APPLICATION_CREDENTIALS names the service account's key file. With it,
+google-auth signs either a JWT as access token (https://google.aip.dev/auth/4111: gRPC clients), or an assertion that it
+exchanges at https://oauth2.googleapis.com/token
 (https://developers.google.com/identity/protocols/oauth2/service-account#httprest: google-cloud-storage, gcsfs, Beam).
-Both are verified against the key's public half, and the exchange gives out this rehearsal's token. The key
-is in a folder that only this user can read; the token is in no file.
+Both are verified with the public key; the exchange returns this rehearsal's token. The key file is readable only by
+this user, and the token is in no file.
 
-A web page can send requests to loopback, so a request with an Origin header, or with the Host of a stranger (DNS
-rebinding), is refused with or without a token.
+Web pages can send requests to loopback, so requests with an Origin header or a foreign Host (DNS rebinding) are always
+refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rehearsal.errors import ServiceError
 TOKEN_URI = "https://oauth2.googleapis.com/token"
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _LIFETIME_S = 3600
-# A clock that was set meanwhile ends no rehearsal.
+# Tolerates adjustments of the system clock.
 _CLOCK_SKEW_S = 300
 _GOOGLES = re.compile(r"([a-z0-9.-]+\.googleapis\.com)(?::443)?", re.IGNORECASE)
 _OWN = re.compile(r"(?:127\.0\.0\.1|localhost)(?::\d+)?", re.IGNORECASE)
@@ -40,25 +40,25 @@ class Caller:
     """"rest" or "grpc"."""
     user_agent: str = ""
     host: str = ""
-    """The host that it asked: a name of Google's, or this machine's address."""
+    """The requested host: a name of Google's, or this machine's address."""
     is_there: Callable[[], bool] = lambda: True
-    """False once nobody waits for the answer any more."""
+    """False once the client has disconnected."""
 
 
 def find_host(host: str) -> str:
-    """Return the host in lower case where it is one of Google's, else ""."""
+    """Return the host in lower case if it is one of Google's, else ""."""
     match = _GOOGLES.fullmatch(host)
     return match.group(1).lower() if match else ""
 
 
 def check_origin(headers: Mapping[str, str]) -> None:
-    """Refuse what a web page sends.
+    """Refuse requests of web pages.
 
     Args:
-        headers: Of an HTTP request, or the metadata of a gRPC call with its :authority as "host"; names in lower case.
+        headers: HTTP headers, or metadata of a gRPC call with its :authority as "host"; names in lower case.
 
     Raises:
-        ServiceError: PERMISSION_DENIED: there is an Origin header, or the host is another's.
+        ServiceError: PERMISSION_DENIED: there is an Origin header, or a foreign host.
     """
     if "origin" in headers:
         raise ServiceError("PERMISSION_DENIED", "a request with an Origin header comes from a web page: refused")
@@ -71,9 +71,9 @@ class Access:
     """The credentials of one rehearsal.
 
     Args:
-        folder: Made with mode 0700, where the service account's key file is written with mode 0600.
-        project: The service account's.
-        token_uri: Where clients exchange an assertion for the token; its audience is TOKEN_URI wherever that is.
+        folder: Folder of the key file; created with mode 0700, the file with mode 0600.
+        project: Project of the service account.
+        token_uri: Token endpoint in the key file; the audience of assertions is always TOKEN_URI.
 
     Attributes:
         token: The access token.
@@ -102,7 +102,7 @@ class Access:
         write_private(self.key_file, json.dumps(account).encode())
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Refuse who does not bring a token of this rehearsal, or comes from a web page.
+        """Refuse requests without a token of this rehearsal, and those of web pages.
 
         Raises:
             ServiceError: PERMISSION_DENIED or UNAUTHENTICATED.
@@ -118,7 +118,7 @@ class Access:
         raise ServiceError("UNAUTHENTICATED", text)
 
     def exchange(self, form: bytes) -> tuple[int, dict[str, object]]:
-        """Return HTTP status and JSON of the answer to a token request: the token for an assertion of our key alone."""
+        """Answer a token request with HTTP status and JSON: the token, if our key signed the assertion."""
         fields = parse_qs(form.decode("latin-1"))
         grant, assertion = (fields.get(name, [""])[0] for name in ("grant_type", "assertion"))
         if grant == _JWT_GRANT and self._is_signed(assertion, audience=TOKEN_URI):
@@ -137,13 +137,13 @@ class Access:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only this user can enter."""
+    """Create a folder with mode 0700."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only this user can read, from its first byte on."""
+    """Write a file with mode 0600."""
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)
     path.write_bytes(content)

@@ -13,24 +13,24 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Generic, TypeVar
 
-# Of the newest: some 60 MB. The file has all.
+# Entries in memory, about 60 MB; the file has all.
 _MAX_ENTRIES = 200_000
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a service's method, or one request to the proxy."""
+    """A call of a service's method, or a request to the proxy."""
 
     time_s: float
-    """When it ended, by the machine's clock, seconds since 1970."""
+    """Real time of its end, seconds since 1970."""
     transport: str
     """"rest", "grpc" or "proxy"."""
     method: str
-    """The service's method, as JobService.CreateCustomJob; the verb where a request reached none."""
+    """Method of the service, e.g. JobService.CreateCustomJob; the HTTP verb if no method matched."""
     resource: str
-    """The resource's or its parent's name; the host and path where a request reached none."""
+    """Name of the resource or its parent; host and path if no method matched."""
     status: str
-    """OK, or the code's name."""
+    """OK, or the name of the status code."""
     user_agent: str
 
 
@@ -39,7 +39,7 @@ class StorageRequest:
     """One request to Cloud Storage."""
 
     time_s: float
-    """When it began, seconds since 1970."""
+    """Start time, seconds since 1970."""
     method: str
     operation: str
     """objects.get, objects.media, objects.list, uploads, ..."""
@@ -64,8 +64,7 @@ class AccessLog(Generic[Entry]):
 
     Args:
         path: File of JSON lines to append to.
-        settle_s: How long `entries` waits for the requests under way: a client may have its answer before the entry is
-            written.
+        settle_s: How long `entries` waits for requests under way: entries are written after the answer.
     """
 
     def __init__(self, path: Path | None = None, settle_s: float = 0.0) -> None:
@@ -109,7 +108,7 @@ class AccessLog(Generic[Entry]):
             self._changed.wait_for(lambda: not self._under_way, timeout=self._settle_s)
 
     def clear(self) -> None:
-        """Forget the entries in memory, those of requests under way too; the file keeps them."""
+        """Remove the entries in memory, including those of requests under way, but not from the file."""
         self.wait()
         with self._changed:
             self._entries.clear()

@@ -1,4 +1,4 @@
-"""One call of one method of a service: at the right host, logged; what the gRPC and the REST server share."""
+"""Dispatch of method calls, shared by the gRPC and the REST server: check of the host, access log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rehearsal.vertex.state import CloudState
 Handler = Callable[[CloudState, Any, Caller], Any]
 _VERTEX = re.compile(r"(?:([a-z0-9-]+)-)?aiplatform\.googleapis\.com")
 _LOCATION = re.compile(r"projects/[^/]+/locations/([^/]+)")
-# By how a service's full name begins. Operations are Vertex's: no other service has any here.
+# Prefix of a service's full name -> host. Only Vertex AI has operations here.
 _HOSTS = {
     "google.cloud.aiplatform.": "REGION-aiplatform.googleapis.com",
     "google.longrunning.": "REGION-aiplatform.googleapis.com",
@@ -32,19 +32,19 @@ class Method:
     """One method of a service."""
 
     service: str
-    """Full name, as gRPC's paths begin."""
+    """Full name, as in gRPC paths."""
     name: str
     request_type: Any
     handler: Handler
 
     @property
     def path(self) -> str:
-        """The path by which gRPC calls it."""
+        """Path of the method in gRPC."""
         return f"/{self.service}/{self.name}"
 
     @property
     def short_name(self) -> str:
-        """Its name in the access log, as JobService.CreateCustomJob."""
+        """Name in the access log, e.g. JobService.CreateCustomJob."""
         return f"{self.service.rsplit('.', 1)[1]}.{self.name}"
 
 
@@ -59,7 +59,7 @@ class Dispatcher:
     """Faults of the local cloud itself, as tracebacks."""
 
     def call(self, method: Method, request: Any, caller: Caller) -> Any:
-        """Call a method and log it; ServiceError where it refuses."""
+        """Call a method and log it; raises its ServiceError."""
         resource, status = _resource(request), "OK"
         try:
             _check_host(caller, method.service, resource)
@@ -80,9 +80,9 @@ class Dispatcher:
 
 
 def _check_host(caller: Caller, service: str, resource: str) -> None:
-    """Refuse a service that is not at the host that was asked, and a resource of another region than the host's.
+    """Check that the requested host serves this service and the resource's region.
 
-    Undocumented, and our choice: the codes and the texts.
+    Status codes and messages are undocumented, our choice.
 
     Raises:
         ServiceError: NOT_FOUND or INVALID_ARGUMENT.

@@ -1,7 +1,7 @@
-"""gRPC server: every method of every service, without TLS (the TLS port puts that in front).
+"""gRPC server of all methods, without TLS (the TLS port adds it).
 
-Methods are served as if requests were streams of one message, which look the same on the wire: grpc reads the message
-of a unary method before its handler is called, that of a stream when the handler asks, once the token was checked.
+Unary methods are registered as streaming, which is equal on the wire: grpc reads the message of a unary method before
+it calls the handler, but that of a stream only when the handler requests it, after the token check.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rehearsal.servers.access import Caller
 from rehearsal.servers.calls import Dispatcher, Method
 from rehearsal.servers.messages import deserialize, serialize
 
-# A held Get keeps its thread: more than any cloud has custom jobs under way. Threads are made as calls come.
+# A waiting Get occupies a thread, so this exceeds the number of custom jobs. Threads are created on demand.
 _MAX_THREADS = 4096
-# That of Google's front ends, which say "Request payload size exceeds the limit: 10485760 bytes."
+# Limit of Google's front ends: "Request payload size exceeds the limit: 10485760 bytes."
 _MAX_REQUEST_BYTES = 10 << 20
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -62,7 +62,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         caller = self._authorise(method.path, context)
         try:
             if (message := next(requests, None)) is None:
-                raise ServiceError("INVALID_ARGUMENT", "The call brings no message.")
+                raise ServiceError("INVALID_ARGUMENT", "The call has no message.")
             return self._dispatcher.call(method, deserialize(method.request_type, message), caller)
         except ServiceError as error:
             _abort(context, error)
@@ -73,11 +73,11 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         _abort(context, ServiceError("UNIMPLEMENTED", f"the rehearsal's cloud has no {path}"))
 
     def _authorise(self, path: str, context: grpc.ServicerContext) -> Caller:
-        """Return the caller; end the call, and log it, unless its metadata has a token of this rehearsal."""
+        """Return the caller; without a valid token, log and abort the call."""
         metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
-        # The :authority that the client asked for, for which the context has no name.
+        # The client's :authority, which the context does not expose publicly.
         metadata["host"] = bytes(context._rpc_event.call_details.host).decode("ascii", "replace")
-        # A client library's own user agent is in x-goog-api-client; user-agent has what was set beside grpc's.
+        # Client libraries set x-goog-api-client; user-agent has grpc's agent and custom ones.
         agent = " ".join(metadata[key] for key in ("user-agent", "x-goog-api-client") if key in metadata)
         try:
             self._dispatcher.access.check(metadata)

@@ -1,4 +1,4 @@
-"""HTTP/1.1: requests and responses whose bodies are streams, and the check of the caller before any answer."""
+"""HTTP/1.1: requests and responses with streamed bodies, and authentication of callers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rehearsal.errors import ServiceError
 from rehearsal.servers.access import TOKEN_URI, Access, Caller, check_origin, find_host
 
 _BLOCK_BYTES = 1 << 20
-# An assertion of google-auth has about 1 KiB; whoever asks for a token has none yet.
+# Limit for unauthenticated token requests; assertions of google-auth have about 1 KiB.
 _MAX_FORM_BYTES = 64 << 10
 _TOKEN_HOST, _TOKEN_PATH = TOKEN_URI.removeprefix("https://").split("/")
 
 
 class Reset(Exception):
-    """The connection ends here, without an answer."""
+    """Ends the connection without an answer."""
 
 
 class Body(Protocol):
     """The bytes of a request, readable once."""
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes, all that is left when it is negative, b"" at the end."""
+        """Return up to `size` bytes, all remaining ones if it is negative, b"" at the end."""
 
 
 @dataclass
@@ -44,23 +44,23 @@ class Request:
     """Names in lower case."""
     body: Body = field(default_factory=io.BytesIO)
     endpoint: str = ""
-    """The address under which the client sees the server."""
+    """Address of the server as seen by the client."""
     is_connected: Callable[[], bool] = lambda: True
-    """False once nobody waits for the answer any more."""
+    """False once the client has disconnected."""
 
     @property
     def host(self) -> str:
-        """The name of Google's that was asked, in lower case; "" for this machine's own."""
+        """The requested host of Google's, in lower case; "" for this machine's own."""
         return find_host(self.headers.get("host", ""))
 
     @property
     def caller(self) -> Caller:
-        """The caller, as the services see it."""
+        """The caller, for the services."""
         agent = " ".join(self.headers[key] for key in ("user-agent", "x-goog-api-client") if key in self.headers)
         return Caller("rest", agent, self.headers.get("host", ""), self.is_connected)
 
     def json(self) -> Any:
-        """Return the body's JSON value, None for an empty one; ServiceError INVALID_ARGUMENT when it is no JSON."""
+        """Return the body's JSON value, None if it is empty; ServiceError INVALID_ARGUMENT for invalid JSON."""
         text = self.body.read()
         if not text:
             return None
@@ -72,7 +72,7 @@ class Request:
 
 @dataclass
 class FileBody:
-    """Part of an open file; closed by whoever sends it."""
+    """Part of an open file; the sender closes it."""
 
     file: BinaryIO
     start: int
@@ -87,7 +87,7 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | FileBody = b""
     num_sent: int = 0
-    """Bytes of the body that went out so far."""
+    """Bytes of the body sent so far."""
 
     @property
     def length(self) -> int:
@@ -102,7 +102,7 @@ class Response:
 
 @dataclass
 class Wire:
-    """How an exchange goes over the wire: what a rule of faults may change."""
+    """Transmission of an exchange, as changed by fault rules."""
 
     bytes_per_s: float | None = None
     """Speed limit, in both directions."""
@@ -117,7 +117,7 @@ class Wire:
 
 
 Send = Callable[..., None]
-"""Sends a response, over a Wire where one is given: once per request."""
+"""Sends a response, optionally with a Wire; called once per request."""
 Serve = Callable[[Request, Send], None]
 """Answers one request; Reset ends the connection without an answer."""
 
@@ -134,33 +134,33 @@ def error_response(error: ServiceError) -> Response:
 
 
 def blocks(body: Body, length: int = -1) -> Iterator[bytes]:
-    """Yield a body in pieces, at most `length` bytes of it when that is not negative."""
-    left = length
-    while left:
-        piece = body.read(_BLOCK_BYTES if left < 0 else min(left, _BLOCK_BYTES))
+    """Yield a body in pieces, at most `length` bytes unless negative."""
+    remaining = length
+    while remaining:
+        piece = body.read(_BLOCK_BYTES if remaining < 0 else min(remaining, _BLOCK_BYTES))
         if not piece:
             return
-        if left > 0:
-            left -= len(piece)
+        if remaining > 0:
+            remaining -= len(piece)
         yield piece
 
 
 def parse_target(target: str) -> tuple[str, dict[str, str]]:
-    """Return path (still percent-encoded) and query of a request line's target, absolute or not."""
+    """Return path (percent-encoded) and query of an absolute or relative request target."""
     try:
         parts = urlsplit(target)
         return parts.path, dict(parse_qsl(parts.query, keep_blank_values=True, errors="strict"))
     except UnicodeDecodeError:
         raise ServiceError("INVALID_ARGUMENT", "The query is not UTF-8") from None
     except ValueError:
-        raise ServiceError("INVALID_ARGUMENT", "The request has no target that can be read") from None
+        raise ServiceError("INVALID_ARGUMENT", "The request has an invalid target") from None
 
 
 def locked(serve: Serve, access: Access, log: Callable[[Request, str], None], *, is_open: bool = False) -> Serve:
-    """Return a function that answers token requests and refusals, and passes on what brings the rehearsal's token.
+    """Wrap a server with authentication: answers token requests, and refuses requests without the rehearsal's token.
 
-    `log` takes a token request or a refusal, and "OK" or the code's name. `is_open` asks nobody for a token; web pages
-    are refused all the same.
+    `log` receives token requests and refusals, with "OK" or the code's name. With `is_open` no token is required; web
+    pages are still refused.
     """
 
     def answer(request: Request, send: Send) -> None:
@@ -188,11 +188,11 @@ def locked(serve: Serve, access: Access, log: Callable[[Request, str], None], *,
 
 
 class RequestBody:
-    """The body of the request on the wire: counted, slowed down, and cut off where a rule says so."""
+    """Request body with a byte count, a speed limit and a reset position."""
 
     def __init__(self, stream: io.BufferedIOBase, length: int | None) -> None:
         self._stream = stream
-        self.left = length
+        self.remaining = length
         """Bytes still to come; None while a chunked body goes on."""
         self._chunk_left = 0
         self.num_read = 0
@@ -201,26 +201,26 @@ class RequestBody:
         self._began = time.monotonic()
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes, all that is left when it is negative."""
+        """Return up to `size` bytes, all remaining ones if it is negative."""
         if size < 0:
             return b"".join(blocks(self))
         if self.reset_at is not None:
             if self.num_read >= self.reset_at:
                 raise Reset
             size = min(size, self.reset_at - self.num_read)
-        if self.left is None:
+        if self.remaining is None:
             data = self._read_chunked(size)
         else:
-            data = self._stream.read(min(size, self.left))
-            if not data and size and self.left:
+            data = self._stream.read(min(size, self.remaining))
+            if not data and size and self.remaining:
                 raise ConnectionError("the client left in the middle of a body")
-            self.left -= len(data)
+            self.remaining -= len(data)
         self.num_read += len(data)
         self.keep_pace()
         return data
 
     def keep_pace(self) -> None:
-        """Wait until what was read so far may have come."""
+        """Sleep as the speed limit requires for the bytes read so far."""
         if self.bytes_per_s is not None:
             time.sleep(max(0.0, self.num_read / self.bytes_per_s - (time.monotonic() - self._began)))
 
@@ -234,7 +234,7 @@ class RequestBody:
             if not self._chunk_left:
                 while self._stream.readline(1024).strip():
                     pass
-                self.left = 0
+                self.remaining = 0
                 return b""
         data = self._stream.read(min(size, self._chunk_left))
         if not data and size:

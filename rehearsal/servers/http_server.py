@@ -1,4 +1,4 @@
-"""HTTP/1.1 server on loopback: a thread per connection, files sent by the kernel, faults on the wire."""
+"""HTTP/1.1 server on loopback: a thread per connection, sendfile, simulated network faults."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from rehearsal.servers.http import (
 
 HOST = "127.0.0.1"
 _SMALL_BYTES = 128 << 10
-# A stream with a speed limit is sent in pieces of up to a 50th of a second: fewer wake-ups leave the processor to the
-# clients. The first ones are small, so that the first byte comes when the latency says.
+# With a speed limit, streams are sent in pieces of up to 1/50 s, which limits CPU use. The first pieces are small, so
+# that the first byte arrives in time.
 _PIECES_PER_S, _FIRST_PIECE_BYTES = 50, 16 << 10
-# What is left of a request that was answered early is read up to here; beyond it the connection ends.
+# The rest of a request with an early answer is read up to this size; if it is longer, the connection is closed.
 _DRAIN_BYTES = 4 << 20
-# More than any file has; Python refuses to read numbers of thousands of digits.
+# Python does not parse numbers of thousands of digits.
 _MAX_LENGTH_DIGITS = 18
 _LINE_ENDS = re.compile(r"[\r\n\0]")
 
@@ -78,19 +78,19 @@ class HttpServer(ThreadingHTTPServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Remember the connection, then serve it in a thread."""
+        """Register the connection, then serve it in a thread."""
         with self._open_lock:
             self._open.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget the connection and close it."""
+        """Unregister and close the connection."""
         with self._open_lock:
             self._open.discard(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Keep a fault of the server itself; a client that left is none."""
+        """Record a fault of the server itself."""
         self.failures.append(traceback.format_exc())
 
 
@@ -100,14 +100,14 @@ class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     rbufsize = 1 << 16
-    # An idle connection that a client forgot must not keep a thread for ever.
+    # Ends the threads of idle connections.
     timeout = 600
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write nothing: the access log has it."""
+        """Do nothing: the access log has each request."""
 
     def handle(self) -> None:
-        """Serve until the client leaves."""
+        """Serve until the client disconnects."""
         try:
             super().handle()
         except (ConnectionError, TimeoutError):
@@ -120,10 +120,10 @@ class _Connection(BaseHTTPRequestHandler):
         length = headers.get("content-length", "0")
         is_length = length.isascii() and length.isdigit() and len(length) <= _MAX_LENGTH_DIGITS
         self._body = RequestBody(self.rfile, None if chunked else int(length) if is_length else 0)
-        self._answered = False
+        self._has_answered = False
         try:
             if not is_length:
-                # Where the next request would start is unknown.
+                # The start of the next request is unknown.
                 self.close_connection = True
                 raise ServiceError("INVALID_ARGUMENT", f"Invalid Content-Length: {length!r}")
             path, query = parse_target(self.path)
@@ -137,16 +137,16 @@ class _Connection(BaseHTTPRequestHandler):
             self._reset()
         except (ConnectionError, TimeoutError):
             raise
-        except Exception as error:  # noqa: BLE001 - an entry: a fault of ours is kept, and answered with INTERNAL
+        except Exception as error:  # noqa: BLE001 - entry point: a fault of ours is recorded, and answered with INTERNAL
             server.failures.append(traceback.format_exc())
             self.close_connection = True
-            if not self._answered:
+            if not self._has_answered:
                 self._send(error_response(ServiceError("INTERNAL", f"the rehearsal's own fault: {error!r}")))
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve
 
     def _is_connected(self) -> bool:
-        # The socket has a timeout, with which recv waits even when it is asked not to.
+        # With a socket timeout, recv would wait.
         try:
             readable = select.select([self.connection], [], [], 0)[0]
             return not readable or bool(self.connection.recv(1, socket.MSG_PEEK))
@@ -154,14 +154,14 @@ class _Connection(BaseHTTPRequestHandler):
             return False
 
     def _send(self, response: Response, wire: Wire | None = None) -> None:
-        """Read what is left of the request, then send the answer."""
-        self._answered = True
+        """Read the rest of the request, then send the answer."""
+        self._has_answered = True
         body = self._body
         body.reset_at = None
-        if body.left is None or body.left > _DRAIN_BYTES:
+        if body.remaining is None or body.remaining > _DRAIN_BYTES:
             self.close_connection = True
         else:
-            while body.left:
+            while body.remaining:
                 body.read(_SMALL_BYTES)
         try:
             self._write(response, wire or Wire())
@@ -172,10 +172,10 @@ class _Connection(BaseHTTPRequestHandler):
         status, length = response.status, response.length
         if wire.truncate_at is not None and wire.quietly:
             length = min(length, wire.truncate_at)
-        # Cloud Storage answers with 499 too, and rules with any number, for which http has no words.
+        # 499 (Cloud Storage) and codes of fault rules have no name in `http`.
         lines = [f"HTTP/1.1 {status} {responses.get(status, 'Error')}"]
         lines.append(f"Date: {self.date_time_string()}")
-        # A client's own texts come back in headers: a line end in them ends no header.
+        # Prevents header injection: values may come from clients.
         lines += [f"{name}: {_LINE_ENDS.sub(' ', value)}" for name, value in response.headers.items()]
         has_body = status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
         if has_body:
@@ -186,11 +186,10 @@ class _Connection(BaseHTTPRequestHandler):
         if self.command == "HEAD" or not has_body:
             self.connection.sendall(head)
             return
-        stop = min(at for at in (length, wire.truncate_at, wire.reset_at) if at is not None)
+        stop = min(position for position in (length, wire.truncate_at, wire.reset_at) if position is not None)
         if isinstance(response.body, FileBody) and stop > _SMALL_BYTES and wire.corrupt_at is None:
             self.connection.sendall(head)
             for start, count in _paced(stop, wire.bytes_per_s):
-                # Without Python touching its bytes.
                 response.num_sent += self.connection.sendfile(response.body.file, response.body.start + start, count)
         else:
             content = _read_body(response, stop, wire.corrupt_at)
@@ -210,9 +209,9 @@ class _Connection(BaseHTTPRequestHandler):
     def _reset(self) -> None:
         """End the connection with a reset instead of an orderly end."""
         self.close_connection = True
-        # Closing with a linger time of zero sends RST: https://man7.org/linux/man-pages/man7/socket.7.html
+        # SO_LINGER with zero time sends RST on close: https://man7.org/linux/man-pages/man7/socket.7.html
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # The reading side keeps the socket open too.
+        # rfile also keeps the socket open.
         self.rfile.close()
         self.connection.close()
 

@@ -1,4 +1,4 @@
-"""Messages as bytes and as JSON: proto-plus types of the client libraries, and plain protobuf ones, alike."""
+"""Conversion of messages to bytes and JSON, for both proto-plus and plain protobuf types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rehearsal.errors import ServiceError
 
 
 def plain(message: Any) -> Any:
-    """Return the protobuf message inside a proto-plus one; another as it is."""
+    """Return the protobuf message inside a proto-plus one; plain messages unchanged."""
     kind = type(message)
     return kind.pb(message) if hasattr(kind, "pb") else message
 
@@ -22,7 +22,7 @@ def serialize(message: Any) -> bytes:
 
 
 def deserialize(kind: Any, data: bytes) -> Any:
-    """Return the message of type `kind` in the bytes; ServiceError INVALID_ARGUMENT where there is none."""
+    """Parse a message of type `kind`; ServiceError INVALID_ARGUMENT for invalid bytes."""
     try:
         return kind.deserialize(data) if hasattr(kind, "deserialize") else kind.FromString(data)
     except DecodeError:
@@ -30,12 +30,12 @@ def deserialize(kind: Any, data: bytes) -> Any:
 
 
 def to_dict(message: Any) -> dict[str, Any]:
-    """Return a message as the REST API shows it: camelCase names, enums by name, 64-bit integers as text."""
+    """Return a message as JSON of the REST API: camelCase names, enums by name, 64-bit integers as text."""
     return dict(json_format.MessageToDict(plain(message), use_integers_for_enums=False))
 
 
 def from_dict(kind: Any, values: dict[str, Any]) -> Any:
-    """Return a message of type `kind`; ServiceError INVALID_ARGUMENT for a name or a value that it cannot hold."""
+    """Return a message of type `kind`; ServiceError INVALID_ARGUMENT for an unknown name or an invalid value."""
     message = kind()
     try:
         json_format.ParseDict(values, plain(message))

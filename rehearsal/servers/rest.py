@@ -1,7 +1,7 @@
-"""REST server: the methods that Google's clients call by REST, Cloud Storage, the token endpoint and allowedLocations.
+"""REST server: methods that Google's clients call by REST, Cloud Storage, token endpoint, allowedLocations.
 
-Reached by its address (api_endpoint=http://127.0.0.1:PORT) and, through the TLS port, as any of Google's hosts. A
-method that is not in the table is answered with 404 and its name.
+Clients use its address (api_endpoint=http://127.0.0.1:PORT) or, through the TLS port, any of Google's hosts. Methods
+that are not in the table are answered with 404 and their name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SYSTEM_PARAMETERS = {"alt", "key", "fields", "prettyPrint", "quotaUser", "userP
 class RestServer:
     """An HTTP server on a free port of 127.0.0.1.
 
-    `sites` answer instead of the methods, by host.
+    `sites` maps hosts to other handlers.
     """
 
     def __init__(self, dispatcher: Dispatcher, methods: Iterable[Method], sites: Mapping[str, Serve]) -> None:
@@ -73,16 +73,16 @@ class RestServer:
 
     def _answer(self, request: Request) -> Response:
         if request.path.endswith("/allowedLocations") and request.host in ("", "iamcredentials.googleapis.com"):
-            # google-auth asks in which regions a service account may be used: everywhere.
+            # google-auth reads the allowed regions of the service account: all.
             self._log(request, "200")
             return json_response({"locations": [], "encodedLocations": "0x0"})
         if match := _PATH.fullmatch(unquote(request.path)):
-            place, rest, verb = match.groups("")
-            words = rest.split("/")
-            form = "/".join("*" if number % 2 else word for number, word in enumerate(words)) + verb
+            place, resource, verb = match.groups("")
+            segments = resource.split("/")
+            form = "/".join("*" if number % 2 else segment for number, segment in enumerate(segments)) + verb
             if (request.method, form) in _METHODS:
                 name, body = _METHODS[request.method, form]
-                path_values = {"parent": place} if len(words) % 2 else {"name": f"{place}/{rest}"}
+                path_values = {"parent": place} if len(segments) % 2 else {"name": f"{place}/{resource}"}
                 message = _make_request(self._methods[name], path_values, request, body)
                 return json_response(to_dict(self._dispatcher.call(self._methods[name], message, request.caller)))
         self._log(request, "404")
@@ -95,7 +95,7 @@ class RestServer:
 
 
 def _make_request(method: Method, path_values: dict[str, str], request: Request, body: str) -> Any:
-    """Return the request message that path, query and body make; ServiceError INVALID_ARGUMENT where they make none."""
+    """Build the request message from path, query and body; ServiceError INVALID_ARGUMENT if they are invalid."""
     content = request.json()
     if not isinstance(content, dict | None):
         raise ServiceError("INVALID_ARGUMENT", "Invalid JSON payload received. A request's body is a JSON object.")

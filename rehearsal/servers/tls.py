@@ -1,8 +1,8 @@
-"""TLS for Google's host names: a certificate, a CONNECT proxy, and one port that relays by ALPN.
+"""TLS for Google's host names: a certificate, a CONNECT proxy, and a TLS port that relays by ALPN.
 
-Clients that honour https_proxy are tunnelled to the TLS port for *.googleapis.com:443; every other host gets 403. The
-TLS port relays h2 to the gRPC server and HTTP/1.1 to the REST server. All run on one asyncio loop in one thread: a TLS
-connection must not be read and written by two threads.
+The proxy (https_proxy) tunnels *.googleapis.com:443 to the TLS port; other hosts get 403. The TLS port relays h2 to the
+gRPC server and HTTP/1.1 to the REST server. All run on one asyncio loop in one thread, since a TLS connection must not
+be read and written by two threads.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from rehearsal.servers.access import make_private, write_private
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 1 << 16
 _ALLOWED = re.compile(r"[a-z0-9-]+\.googleapis\.com:443", re.IGNORECASE)
-# A wildcard covers one label, as REGION-aiplatform.
+# The wildcard covers one label, e.g. REGION-aiplatform.
 _NAMES = "*.googleapis.com"
 _VALID = datetime.timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Files in PEM: the certificate, which clients trust and the server presents, and its key."""
+    """PEM files of the server's certificate, which clients trust, and its key."""
 
     path: Path
     key: Path
 
 
 def write_certificate(folder: Path) -> Certificate:
-    """Write a new certificate, signed by itself, and its key into `folder`; nothing else can be signed by it."""
+    """Write a new self-signed certificate (not a CA) and its key to `folder`."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -46,9 +46,9 @@ def write_certificate(folder: Path) -> Certificate:
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shardline rehearsal")])
-    # An hour back: a clock that is set meanwhile does not make it invalid.
+    # Starts an hour ago, to tolerate adjustments of the system clock.
     begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
-    made = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -64,16 +64,16 @@ def write_certificate(folder: Path) -> Certificate:
     )
     make_private(folder)
     certificate = Certificate(folder / "server.pem", folder / "server.key")
-    certificate.path.write_bytes(made.public_bytes(Encoding.PEM))
+    certificate.path.write_bytes(signed.public_bytes(Encoding.PEM))
     write_private(certificate.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return certificate
 
 
 class TlsProxy:
-    """A CONNECT proxy in front of a TLS port in front of a gRPC and an HTTP server, all on loopback.
+    """CONNECT proxy and TLS port on loopback, in front of a gRPC and an HTTP server.
 
-    h2 is relayed to `grpc_port` and HTTP/1.1 to `http_port`, without TLS. `on_request` is called in the proxy's thread
-    with method, target and whether it was allowed.
+    Relays h2 to `grpc_port` and HTTP/1.1 to `http_port`, without TLS. `on_request` is called in the proxy's thread with
+    method, target and whether it was allowed.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TlsProxy:
         return f"http://{HOST}:{self.proxy_port}"
 
     def start(self) -> Self:
-        """Begin to listen; OSError where the ports cannot be had."""
+        """Start listening; OSError if the ports are not available."""
         self._loop = asyncio.new_event_loop()
         try:
             self._loop.run_until_complete(self._listen())
@@ -135,7 +135,7 @@ class TlsProxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve_tls(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Clients that negotiate nothing speak HTTP/1.1.
+        # Clients without ALPN use HTTP/1.1.
         protocol = writer.get_extra_info("ssl_object").selected_alpn_protocol() or "http/1.1"
         await _relay(reader, writer, self._ports[protocol])
 
@@ -166,7 +166,7 @@ async def _serve_and_close(work: Coroutine[Any, Any, None], writer: asyncio.Stre
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
-    """Pass bytes both ways between a client and a port of this machine until either side ends."""
+    """Relay bytes between a client and a local port until either side closes."""
     up_reader, up_writer = await asyncio.open_connection(HOST, port)
     ways = [asyncio.ensure_future(_pass(reader, up_writer)), asyncio.ensure_future(_pass(up_reader, writer))]
     try:

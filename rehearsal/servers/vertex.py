@@ -90,8 +90,8 @@ class VertexServer:
 
         What is left to clients on Google's machines, the account and the project, is the metadata server's to say.
         """
-        kept = (*_TRUST_VARIABLES, *_PROXY_VARIABLES, "FSSPEC_GCS", _NO_BUCKET_KINDS, REFUSED_VARIABLE, "PYTHONPATH")
-        return {name: self.environment[name] for name in kept}
+        names = (*_TRUST_VARIABLES, *_PROXY_VARIABLES, "FSSPEC_GCS", _NO_BUCKET_KINDS, REFUSED_VARIABLE, "PYTHONPATH")
+        return {name: self.environment[name] for name in names}
 
     @property
     def proxy(self) -> str:

@@ -1,10 +1,10 @@
-"""Services of Vertex AI and its neighbours over one store of resources: what they answer, check, keep and start.
+"""Methods of Vertex AI, Dataflow, Cloud Logging and other services over one store of resources.
 
-state             what all services share; store: the resources; listing: filters, order and pages of lists
-checks            what is refused, by field
+state             shared state of all services; store: resources; listing: filters, order and pages of lists
+checks            validation of created resources
 pipeline_jobs, custom_jobs, schedules (cron: their times), models, dataflow_jobs, logs, small_services
 
-Request types are the client libraries' own. Not proven here: permissions, quotas, that an account, network, key or
-image exists, regions and their machine types, the real service's wording, latency and eventual consistency. Rules are
-written from documentation: a request that is accepted here may be refused there.
+Request types are those of the client libraries. Not covered: permissions, quotas, existence of accounts, networks, keys
+and images, regions and their machine types, error messages, latency and eventual consistency. The checks follow the
+documentation; the real service may refuse more.
 """

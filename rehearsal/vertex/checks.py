@@ -1,4 +1,4 @@
-"""Checks of what clients create: the status code and field path are the real service's, the wording ours.
+"""Validation of resources that clients create, with the real service's status codes and field paths.
 
 Machine types, accelerators and disks are not checked here: `shardline plan` checks them (contracts/machines.py).
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec, .../projects.locations.pipelineJobs
@@ -26,7 +26,7 @@ _FOLDER = re.compile(r"gs://[a-z0-9][-a-z0-9_.]{1,220}[a-z0-9](/.*)?")
 
 
 def check_resource(message: Any, field: str, *, is_named: bool = True) -> list[Violation]:
-    """Return what is wrong with the display name and the labels of a resource; `field` is its path with a final dot."""
+    """Return the violations of a resource's display name and labels; `field` is its path with a final dot."""
     violations = []
     if is_named and not 1 <= len(message.display_name) <= _MAX_DISPLAY_NAME:
         violations.append(Violation(f"{field}display_name", f"1 to {_MAX_DISPLAY_NAME} characters are required."))
@@ -43,10 +43,10 @@ def _check_folder(uri: str, field: str) -> list[Violation]:
 
 
 def check_custom_job(job: types.CustomJob) -> None:
-    """Check a custom job that is to be created.
+    """Check a new custom job.
 
     Raises:
-        ServiceError: INVALID_ARGUMENT with every field that is wrong.
+        ServiceError: INVALID_ARGUMENT with all invalid fields.
     """
     violations = [*check_resource(job, ""), *_check_pools(job.job_spec.worker_pool_specs)]
     if folder := job.job_spec.base_output_directory.output_uri_prefix:
@@ -60,7 +60,7 @@ def _check_pools(pools: Any) -> Iterator[Violation]:
     if not 1 <= len(pools) <= _MAX_POOLS:
         yield Violation(field, f"{len(pools)} pools: 1 to {_MAX_POOLS} are allowed.")
     for number, pool in enumerate(pools):
-        # An empty pool keeps a place, as that of the reduction server.
+        # Empty pools are placeholders, e.g. for the reduction server.
         if pool == types.WorkerPoolSpec() and number > 0:
             continue
         if (number == 0 and pool.replica_count != 1) or pool.replica_count < 1:
@@ -73,15 +73,14 @@ def _check_pools(pools: Any) -> Iterator[Violation]:
 
 
 def check_pipeline_job(job: types.PipelineJob, field: str = "pipeline_job", *, is_named: bool = True) -> None:
-    """Check a pipeline job that is to be created.
+    """Check a new pipeline job.
 
-    The specification travels as a Struct, so only this finds typing errors in it: it is parsed into PipelineSpec, and
-    each executor, a Struct within it, into ExecutorSpec; unknown names are errors.
-    The job of a schedule needs no display name.
+    The specification is sent as a Struct, so it is parsed here into PipelineSpec, and each executor into ExecutorSpec;
+    unknown names are errors. The job of a schedule needs no display name.
 
     Raises:
-        ServiceError: INVALID_ARGUMENT with every field that is wrong; UNIMPLEMENTED with what Vertex AI may accept and
-            is not executed here.
+        ServiceError: INVALID_ARGUMENT with all invalid fields; UNIMPLEMENTED with valid fields that a rehearsal does
+            not support.
     """
     config = job.runtime_config
     violations = [
@@ -106,7 +105,7 @@ def check_pipeline_job(job: types.PipelineJob, field: str = "pipeline_job", *, i
 
 
 def to_values(struct: Any) -> Any:
-    """Return the JSON value of a Struct or Value, whole numbers as integers: the wire has doubles only."""
+    """Return the JSON value of a Struct or Value, whole numbers as integers (a Struct has only doubles)."""
     return canonical(json_format.MessageToDict(struct))
 
 

@@ -1,10 +1,10 @@
-"""The times of a Vertex cron line: the five fields of unix-cron, with an optional time zone before them.
+"""Times of a Vertex AI cron expression: the five fields of unix-cron, with an optional time zone before them.
 
-"TZ=Europe/Berlin 0 6 * * 1" or "CRON_TZ=...": six o'clock there, summer and winter. A field is numbers, names (JAN),
-ranges, steps and lists (https://cloud.google.com/scheduler/docs/configuring/cron-job-schedules); the L, W, # and ? of
-other crons are refused. A step behind one number (5/15) is on no page; it is taken, as from that number on. Around a
-change of daylight saving cronsim does what Debian's cron does: a time in the hour that is skipped fires right behind
-it, and one in the hour that comes twice fires once.
+"TZ=Europe/Berlin 0 6 * * 1" or "CRON_TZ=...": six o'clock local time. A field has numbers, names (JAN), ranges, steps
+and lists (https://cloud.google.com/scheduler/docs/configuring/cron-job-schedules); L, W, # and ? of other crons are
+refused. A step after one number (5/15) is undocumented, and accepted as starting from that number. At changes of
+daylight saving cronsim follows Debian's cron: a time in the skipped hour fires right after it, and a time in the
+repeated hour fires once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIELD = re.compile(rf"{_ITEM}(?:,{_ITEM})*")
 
 
 def find_mistake(fields: str) -> str:
-    """Return why five fields are no line of unix-cron, or name no day that there is; empty: nothing is wrong."""
+    """Return the error in the five fields of a cron expression, including impossible days; empty: none."""
     from cronsim import CronSim, CronSimError
 
     for field in fields.split():
@@ -38,10 +38,10 @@ def find_mistake(fields: str) -> str:
 
 
 def fire_times(cron: str, after_s: float) -> Iterator[float]:
-    """Yield the times after `after_s` at which a cron line fires, in seconds since 1970.
+    """Yield the times of a cron expression after `after_s`, in seconds since 1970.
 
     Raises:
-        ServiceError: INVALID_ARGUMENT: not a line of unix-cron, or no IANA time zone.
+        ServiceError: INVALID_ARGUMENT: not a cron expression, or an unknown time zone.
     """
     from cronsim import CronSim
 
@@ -49,12 +49,12 @@ def fire_times(cron: str, after_s: float) -> Iterator[float]:
     if match is None:
         raise invalid_argument("schedule.cron", f"{cron!r} is not [TZ=ZONE ]MINUTE HOUR DAY MONTH WEEKDAY")
     zone, fields = match.groups()
-    if wrong := find_mistake(fields):
-        raise invalid_argument("schedule.cron", f"{fields!r}: {wrong}")
+    if mistake := find_mistake(fields):
+        raise invalid_argument("schedule.cron", f"{fields!r}: {mistake}")
     try:
-        where = ZoneInfo(zone or "UTC")
-        times = CronSim(fields, datetime.fromtimestamp(after_s, where))
+        time_zone = ZoneInfo(zone or "UTC")
+        times = CronSim(fields, datetime.fromtimestamp(after_s, time_zone))
     except (ZoneInfoNotFoundError, ValueError):
         raise invalid_argument("schedule.cron", f"{zone!r} is no time zone of the IANA database") from None
-    # A minute may begin at the very moment that was fired for.
-    return (moment for moment in (found.astimezone(UTC).timestamp() for found in times) if moment > after_s)
+    # Excludes `after_s` itself.
+    return (moment for moment in (occurrence.astimezone(UTC).timestamp() for occurrence in times) if moment > after_s)

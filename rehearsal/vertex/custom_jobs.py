@@ -1,7 +1,7 @@
 """JobService: custom jobs (https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs).
 
-Get is held while a launcher of Google's components asks: it pauses 20 s between two polls, so the only way that it
-learns of the end at once is that the answer waits for the end. Once per job it is answered that the job runs.
+Get calls of Google's launchers wait for the job's end: launchers poll every 20 s, so immediate answers would delay each
+end. Once per job, Get returns a running job.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rehearsal.vertex.store import has_ended
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.JobState
 _LAUNCHER = "google-cloud-pipeline-components"
-# How long a Get is held; of a running job the first one: a launcher that never sees RUNNING would log nothing.
-_HOLD_S, _FIRST_HOLD_S = 600.0, 120.0
-# How often a held call checks whether its caller is still connected.
+# Longest wait of a Get, and of the first one for a running job: launchers log only after they have seen RUNNING.
+_MAX_WAIT_S, _MAX_FIRST_WAIT_S = 600.0, 120.0
+# Polling interval of the caller's connection.
 _POLL_S = 0.5
 
 
@@ -40,16 +40,16 @@ def create(cloud: CloudState, request: types.CreateCustomJobRequest, caller: Cal
 
 
 def get(cloud: CloudState, request: types.GetCustomJobRequest, caller: Caller) -> types.CustomJob:
-    """Return a custom job; to a launcher once it has ended, or once it has run for two minutes."""
+    """Return a custom job. Calls of launchers wait for its end, or until it has run for two minutes."""
     name = cloud.resolve_name(request.name, "aiplatform.customJobs.get")
     try:
         job = cloud.store.get(name)
         if _LAUNCHER in caller.user_agent:
-            first_s = _HOLD_S if name in cloud.seen_running else _FIRST_HOLD_S
+            limit_s = _MAX_WAIT_S if name in cloud.seen_running else _MAX_FIRST_WAIT_S
             began = time.monotonic()
             while not has_ended(job):
-                held_s, is_running = time.monotonic() - began, job.state == _STATE.JOB_STATE_RUNNING
-                if held_s > _HOLD_S or (is_running and held_s > first_s):
+                waited_s, is_running = time.monotonic() - began, job.state == _STATE.JOB_STATE_RUNNING
+                if waited_s > _MAX_WAIT_S or (is_running and waited_s > limit_s):
                     break
                 if cloud.stopping.is_set() or not caller.is_there():
                     break
@@ -62,7 +62,7 @@ def get(cloud: CloudState, request: types.GetCustomJobRequest, caller: Caller) -
 
 
 def cancel(cloud: CloudState, request: types.CancelCustomJobRequest, caller: Caller) -> Empty:
-    """Request the end of a custom job; one that has ended stays as it is."""
+    """Cancel a custom job; ended jobs stay unchanged."""
     job = cloud.find(request.name, "aiplatform.customJobs.cancel")
     if not has_ended(job):
         cloud.custom_jobs.cancel(job.name)

@@ -1,6 +1,6 @@
-"""Dataflow: jobs, messages and metrics, as far as Beam's DataflowRunner and our follower ask.
+"""Dataflow: jobs, messages and metrics, as used by Beam's DataflowRunner and `shardline submit`.
 
-A job is stored under projects/NUMBER/locations/REGION/jobs/ID.
+Jobs are stored as projects/NUMBER/locations/REGION/jobs/ID.
 
 https://cloud.google.com/dataflow/docs/reference/rest/v1b3/projects.locations.jobs
 """
@@ -21,15 +21,15 @@ _STATE: Any = types.JobState
 
 
 def create(cloud: CloudState, request: types.CreateJobRequest, caller: Caller) -> types.Job:
-    """Store and start a job; where one of its name is active, that one is the answer, as the service has it."""
+    """Store and start a job; if a job with its name is active, return that, as the service does."""
     parent = _parent(cloud, request, "dataflow.jobs.create")
     job = types.Job(request.job)
     if not job.name:
         raise invalid_argument("job.name", "is required.")
-    for other in cloud.store.list(f"{parent}/jobs/"):
-        if other.name == job.name and not has_ended(other):
-            return types.Job(other)
-    # Of the service's form: the time, and a number.
+    for existing in cloud.store.list(f"{parent}/jobs/"):
+        if existing.name == job.name and not has_ended(existing):
+            return types.Job(existing)
+    # In the service's form: time and number.
     job.id = f"{time.strftime('%Y-%m-%d_%H_%M_%S', time.gmtime(cloud.clock.now()))}-{cloud.store.new_id()}"
     job.project_id, job.location = request.project_id, request.location
     job.current_state = _STATE.JOB_STATE_PENDING
@@ -46,7 +46,7 @@ def get(cloud: CloudState, request: types.GetJobRequest, caller: Caller) -> type
 
 
 def update(cloud: CloudState, request: types.UpdateJobRequest, caller: Caller) -> types.Job:
-    """Cancel a job: the only change that is implemented."""
+    """Cancel a job; other changes are not implemented."""
     name, job = _find(cloud, request, "dataflow.jobs.updateContents")
     if request.job.requested_state != _STATE.JOB_STATE_CANCELLED:
         raise invalid_argument("job.requested_state", "only JOB_STATE_CANCELLED can be requested here")
@@ -69,15 +69,15 @@ def list_messages(
 ) -> types.ListJobMessagesResponse:
     """List the messages of a job, all on one page."""
     name, _ = _find(cloud, request, "dataflow.messages.list")
-    since = request.start_time
-    messages = [one for one in cloud.dataflow.messages(name) if not since or one.time >= since]
+    start_time = request.start_time
+    messages = [message for message in cloud.dataflow.messages(name) if not start_time or message.time >= start_time]
     return types.ListJobMessagesResponse(
-        job_messages=[one for one in messages if one.message_importance >= request.minimum_importance]
+        job_messages=[message for message in messages if message.message_importance >= request.minimum_importance]
     )
 
 
 def metrics(cloud: CloudState, request: types.GetJobMetricsRequest, caller: Caller) -> types.JobMetrics:
-    """Return no metrics: none are counted."""
+    """Return empty metrics."""
     _find(cloud, request, "dataflow.metrics.get")
     return types.JobMetrics(metric_time=cloud.now())
 

@@ -1,11 +1,11 @@
-"""Lists of resources and of log entries: filters, order, pages (https://google.aip.dev/160, /132, /158).
+"""Lists of resources and log entries: filters, order, pages (https://google.aip.dev/160, /132, /158).
 
-A filter is comparisons with AND, OR and brackets; OR binds more tightly than AND:
+A filter has comparisons, AND, OR and parentheses; OR binds more tightly than AND:
 
     display_name="x"    create_time>="2026-01-01T00:00:00Z"    parent_contexts:"name"
     resource.labels.job_id=("1" OR "2")
 
-Fields are named in either spelling. What is not understood, and a field that a message does not have, is refused.
+Field names may be in snake_case or camelCase. Other syntax and unknown fields are refused.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from rehearsal.vertex.state import CloudState
 
 Test = Callable[[Mapping[str, Any]], bool]
-"""Whether a filter selects a message, which is given in its JSON form."""
+"""Returns whether a filter selects a message, in its JSON form."""
 _ORDERS = ("create_time desc", "create_time", "create_time asc")
 _DEFAULT_PAGE, _MAX_PAGE = 100, 1000
 _TOKEN = re.compile(r"""\s*(?:("(?:[^"\\]|\\.)*")|(>=|[=:()])|([^\s()=<>!:"~]+))""")
 
 
 def list_page(cloud: CloudState, request: Any, kind: Any, collection: str) -> tuple[list[Any], str]:
-    """Return one page of the messages of a type and collection below the request's parent, and the next page's token.
+    """Return a page of a collection below the request's parent, and the token of the next page.
 
     Raises:
-        ServiceError: INVALID_ARGUMENT: filter, order or page token is not understood.
+        ServiceError: INVALID_ARGUMENT: invalid filter, order or page token.
     """
     parent = cloud.resolve_name(request.parent, f"aiplatform.{collection}.list")
     messages = cloud.store.list(f"{parent}/{collection}/", kind)
@@ -60,7 +60,7 @@ def lister(kind: Any, collection: str, response: Any, field: str) -> Callable[..
 
 
 def select(messages: Iterable[Any], kind: Any, filter: str, order_by: str = "") -> list[Any]:
-    """Return the messages that a filter selects; they come, and are left, with the newest first unless asked for."""
+    """Return the messages that a filter selects, in the requested order; `messages` has the newest first."""
     test = parse_filter(filter, [field.json_name for field in kind.pb(kind()).DESCRIPTOR.fields])
     selected = [item for item in messages if not filter or test(to_dict(item))]
     if order_by not in ("", *_ORDERS):
@@ -69,9 +69,9 @@ def select(messages: Iterable[Any], kind: Any, filter: str, order_by: str = "") 
 
 
 def page(items: list[Any], size: int, token: str, name_of: Callable[[Any], str]) -> tuple[list[Any], str]:
-    """Return one page, and the token of the next ("" after the last): the name of the page's last item.
+    """Return a page, and the token of the next ("" after the last): the name of the page's last item.
 
-    So an item that is created between two pages is neither skipped nor moves others to the next page.
+    With names as tokens, items created between two requests are not skipped and do not shift others.
     """
     size = min(size or _DEFAULT_PAGE, _MAX_PAGE)
     names = [name_of(item) for item in items]
@@ -83,23 +83,23 @@ def page(items: list[Any], size: int, token: str, name_of: Callable[[Any], str])
 
 
 def parse_filter(text: str, fields: Iterable[str]) -> Test:
-    """Return the test of a filter over fields in camelCase; an empty one selects everything.
+    """Compile a filter over fields in camelCase; an empty one selects everything.
 
     Raises:
-        ServiceError: INVALID_ARGUMENT: it is not understood.
+        ServiceError: INVALID_ARGUMENT: invalid syntax.
     """
     tokens: list[str] = []
-    rest = text.strip()
-    while rest:
-        if (match := _TOKEN.match(rest)) is None:
-            raise invalid_argument("filter", f"{text!r} is not understood at {rest!r}")
+    remaining = text.strip()
+    while remaining:
+        if (match := _TOKEN.match(remaining)) is None:
+            raise invalid_argument("filter", f"{text!r} is not understood at {remaining!r}")
         tokens.append(match[0].strip())
-        rest = rest[match.end() :].strip()
+        remaining = remaining[match.end() :].strip()
     return _Parser(text, tokens, list(fields)).parse() if tokens else lambda _values: True
 
 
 class _Parser:
-    """Recursive descent over the tokens of a filter."""
+    """Recursive descent parser of a filter's tokens."""
 
     def __init__(self, text: str, tokens: list[str], fields: list[str]) -> None:
         self._text, self._tokens, self._fields = text, tokens, fields
@@ -111,8 +111,8 @@ class _Parser:
         return test
 
     def _error(self) -> ServiceError:
-        at = self._tokens[0] if self._tokens else "its end"
-        return invalid_argument("filter", f"{self._text!r} is not understood at {at}")
+        position = self._tokens[0] if self._tokens else "its end"
+        return invalid_argument("filter", f"{self._text!r} is not understood at {position}")
 
     def _take(self, *allowed: str) -> str:
         """Remove and return the next token if it is one of these; "" otherwise."""
@@ -132,12 +132,12 @@ class _Parser:
         return lambda values: all(test(values) for test in tests)
 
     def _any_of(self) -> Test:
-        tests = [self._one()]
+        tests = [self._comparison()]
         while self._take("OR"):
-            tests.append(self._one())
+            tests.append(self._comparison())
         return lambda values: any(test(values) for test in tests)
 
-    def _one(self) -> Test:
+    def _comparison(self) -> Test:
         if self._take("("):
             test = self._all_of()
         else:
@@ -155,18 +155,18 @@ class _Parser:
         return test
 
     def _compare(self, name: str, operator: str, expected: list[str]) -> Test:
-        """Return the test whether a field equals, holds, or is no earlier than one of the values."""
+        """Return a test whether a field equals, contains, or is not before one of the values."""
         top, *keys = name.split(".")
         if _camel(top) not in self._fields:
             text = f"{name!r} is no field: {', '.join(self._fields)} are, and fields below them"
             raise invalid_argument("filter", text)
         path = [_camel(top), *keys]
         if operator == "=":
-            return lambda values: str(_at(values, path) or "") in expected
+            return lambda values: str(_value_at(values, path) or "") in expected
         if operator == ":":
-            return lambda values: any(text in (_at(values, path) or ()) for text in expected)
+            return lambda values: any(text in (_value_at(values, path) or ()) for text in expected)
         moments = [_moment(text) for text in expected]
-        return lambda values: bool(value := _at(values, path)) and _moment(value) >= min(moments)
+        return lambda values: bool(value := _value_at(values, path)) and _moment(value) >= min(moments)
 
 
 def _moment(text: Any) -> datetime:
@@ -177,8 +177,8 @@ def _moment(text: Any) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _at(values: Any, path: list[str]) -> Any:
-    """Return what is at a path of JSON; keys of maps are taken as they are, names of fields in either spelling."""
+def _value_at(values: Any, path: list[str]) -> Any:
+    """Return the JSON value at a path; field names may be in snake_case or camelCase."""
     for name in path:
         values = values.get(name, values.get(_camel(name))) if isinstance(values, Mapping) else None
     return values

@@ -1,7 +1,7 @@
-"""Cloud Logging: what containers printed, by entries.list.
+"""Cloud Logging: output of containers, by entries.list.
 
-Entries have the form of those that Vertex AI writes for custom jobs (resource type ml_job) and Dataflow for its steps
-(dataflow_step): the line is in jsonPayload.message. They are listed as soon as they are written.
+Entries have the form of Vertex AI's for custom jobs (resource type ml_job) and Dataflow's for steps (dataflow_step),
+with the line in jsonPayload.message. They are visible immediately.
 
 https://cloud.google.com/logging/docs/reference/v2/rest/v2/entries/list,
 https://cloud.google.com/logging/docs/api/v2/resource-list
@@ -26,17 +26,17 @@ from rehearsal.vertex.listing import page, parse_filter
 if TYPE_CHECKING:
     from rehearsal.vertex.state import Caller, CloudState
 
-# Containers of custom jobs, and those of a pipeline's tasks, which are custom jobs too.
+# ml_job: containers of custom jobs and of pipeline tasks, which are custom jobs too.
 JOB_RESOURCE, DATAFLOW_RESOURCE = "ml_job", "dataflow_step"
-# The real service keeps 30 days; here the oldest go, so that a cloud that serves for days stays below 200 MB.
+# Limits memory to 200 MB; the real service keeps entries for 30 days.
 _MAX_ENTRIES = 100_000
 _FIELDS = [field.json_name for field in types.LogEntry.pb(types.LogEntry()).DESCRIPTOR.fields]
-# The last line of a traceback, of an exception without Error in its name: google.api_core.exceptions.NotFound: 404
+# Last line of a traceback, also without Error in the name: google.api_core.exceptions.NotFound: 404
 _EXCEPTION = re.compile(r"(\w+\.)+[A-Z]\w*: ")
 
 
 def severity_of(text: str) -> str:
-    """Return the severity of a line by the level that it names; INFO where it names none."""
+    """Return the severity of a line from the level named in it; INFO by default."""
     head = text[:160]
     if any(word in head for word in ("CRITICAL", "ERROR", "Error:", "Traceback", "error:")) or _EXCEPTION.match(head):
         return "ERROR"
@@ -82,7 +82,7 @@ def list_(cloud: CloudState, request: types.ListLogEntriesRequest, caller: Calle
     entries = [entry for entry in cloud.logs.entries() if test(entry)]
     entries.sort(key=lambda entry: str(entry["timestamp"]), reverse=request.order_by.endswith("desc"))
     entries, token = page(entries, request.page_size, request.page_token, lambda entry: str(entry["insertId"]))
-    # The log of a custom job has the name of its replica, workerpool0-0.
+    # The log of a custom job is named by its replica, e.g. workerpool0-0.
     prefix = f"projects/{cloud.project_id(numbers[0])}/logs/"
     logs = [entry["resource"]["labels"].get("task_name") or "stdout" for entry in entries]
     messages = [

@@ -1,6 +1,6 @@
 """ModelService: uploads, versions, aliases.
 
-A version is stored under models/ID@NUMBER; a model's own name shows its default version. Uploads end at once.
+Versions are stored as models/ID@NUMBER; models/ID is the default version. Uploads finish immediately.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models,
 https://cloud.google.com/vertex-ai/docs/model-registry/model-alias
@@ -28,7 +28,7 @@ def upload(cloud: CloudState, request: types.UploadModelRequest, caller: Caller)
     parent = cloud.resolve_name(request.parent, "aiplatform.models.upload")
     model = types.Model(request.model)
     _check(cloud, model)
-    # The number of a version, and which model has an alias, is found and then written.
+    # Version number and aliases are read, then written: serialised.
     with _UPLOADING:
         if request.parent_model:
             name = cloud.resolve_name(request.parent_model, "aiplatform.models.upload").split("@")[0]
@@ -81,7 +81,7 @@ def list_versions(
 
 
 def merge_aliases(cloud: CloudState, request: types.MergeVersionAliasesRequest, caller: Caller) -> types.Model:
-    """Give a version aliases; "-alias" takes one away."""
+    """Add aliases to a version; "-alias" removes one."""
     model = _find(cloud, request.name, "update")
     removed = {alias[1:] for alias in request.version_aliases if alias.startswith("-")}
     added = {alias for alias in request.version_aliases if not alias.startswith("-")}
@@ -102,7 +102,7 @@ def _check(cloud: CloudState, model: types.Model) -> None:
 
 
 def _move_aliases(cloud: CloudState, name: str, version_id: str, added: set[str], removed: set[str]) -> None:
-    """Give a version aliases: each belongs to one version of a model, so the others lose them."""
+    """Move aliases to a version: an alias belongs to one version of a model."""
     for version in _versions(cloud, name):
         is_target = version.version_id == version_id
         lost = added | removed if is_target else added
@@ -120,11 +120,11 @@ def _versions(cloud: CloudState, name: str) -> list[Any]:
 
 
 def _find(cloud: CloudState, name: str, verb: str) -> Any:
-    name, _, wanted = cloud.resolve_name(name, f"aiplatform.models.{verb}").partition("@")
+    name, _, version_or_alias = cloud.resolve_name(name, f"aiplatform.models.{verb}").partition("@")
     for version in _versions(cloud, name):
-        if (wanted or _DEFAULT) in (version.version_id, *version.version_aliases):
+        if (version_or_alias or _DEFAULT) in (version.version_id, *version.version_aliases):
             return version
-    raise not_found(f"{name}@{wanted}" if wanted else name)
+    raise not_found(f"{name}@{version_or_alias}" if version_or_alias else name)
 
 
 METHODS = {

@@ -21,8 +21,8 @@ from rehearsal.vertex.store import has_ended
 _ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.PipelineState
-# Vertex AI labels what a pipeline starts: GCPC's launchers read this from VERTEX_AI_PIPELINES_RUN_LABELS and set it on
-# their jobs. Cancelling a pipeline finds its custom jobs by it.
+# Label of a pipeline's jobs: GCPC's launchers read it from VERTEX_AI_PIPELINES_RUN_LABELS and set it on their jobs.
+# Cancelling a pipeline finds its custom jobs by it.
 RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
 
 
@@ -38,9 +38,9 @@ def create(cloud: CloudState, request: types.CreatePipelineJobRequest, caller: C
 
 
 def add(cloud: CloudState, name: str, job: types.PipelineJob) -> types.PipelineJob:
-    """Store a pipeline job under its full name and start it: what creation and a schedule have in common.
+    """Store a pipeline job under its full name and start it.
 
-    Where its root is in no bucket it is created all the same, and fails, as at the real service.
+    If the bucket of its root does not exist, the job is created and fails, as in the real service.
     """
     job.name, job.state = name, _STATE.PIPELINE_STATE_PENDING
     job.create_time = job.update_time = cloud.now()
@@ -50,7 +50,7 @@ def add(cloud: CloudState, name: str, job: types.PipelineJob) -> types.PipelineJ
     if not has_bucket:
         job.state, job.end_time = _STATE.PIPELINE_STATE_FAILED, cloud.now()
         account = job.service_account or "the default account"
-        text = f"Failed to create pipeline job. Error: {account} cannot use {root}: there is no such bucket of its own"
+        text = f"Failed to create pipeline job. Error: {account} cannot use {root}: the bucket does not exist"
         job.error = Status(code=FAILED_PRECONDITION, message=text)
     if cloud.store.find(name) is not None:
         raise ServiceError("ALREADY_EXISTS", f"There is {name} already")
@@ -64,12 +64,12 @@ def add(cloud: CloudState, name: str, job: types.PipelineJob) -> types.PipelineJ
 
 
 def name_of(job: types.PipelineJob) -> str:
-    """Return the name of the pipeline that a job runs."""
+    """Return the name of a job's pipeline."""
     return str(to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"])
 
 
 def get(cloud: CloudState, request: types.GetPipelineJobRequest, caller: Caller) -> types.PipelineJob:
-    """Return a pipeline job, with its run's context as it is now: an experiment may have become its parent."""
+    """Return a pipeline job with the current context of its run: an experiment may have become the parent."""
     job = types.PipelineJob(cloud.find(request.name, "aiplatform.pipelineJobs.get"))
     context = cloud.store.find(job.job_detail.pipeline_run_context.name)
     if context is not None:
@@ -78,7 +78,7 @@ def get(cloud: CloudState, request: types.GetPipelineJobRequest, caller: Caller)
 
 
 def cancel(cloud: CloudState, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:
-    """Request the end of a pipeline job and of the custom jobs that it started."""
+    """Cancel a pipeline job and the custom jobs that it started."""
     job = cloud.find(request.name, "aiplatform.pipelineJobs.cancel")
     if not has_ended(job):
         cloud.pipelines.cancel(job.name)
@@ -92,7 +92,7 @@ def cancel(cloud: CloudState, request: types.CancelPipelineJobRequest, caller: C
 METHODS = {
     "CreatePipelineJob": create,
     "GetPipelineJob": get,
-    # Whole jobs, whatever fields the mask of a request names.
+    # Returns complete jobs; the request's field mask is ignored.
     "ListPipelineJobs": lister(types.PipelineJob, "pipelineJobs", types.ListPipelineJobsResponse, "pipeline_jobs"),
     "CancelPipelineJob": cancel,
 }

@@ -1,8 +1,8 @@
 """ScheduleService: schedules of pipeline jobs, and the thread that starts their runs by the local cloud's clock.
 
-A run that is due while `max_concurrent_active_run_count` runs of its schedule are active (0: no limit) is skipped.
-Times that passed all at once, since the clock was advanced, are handled in order. Queueing, catch_up, max_run_count,
-start and end times and updates are not implemented, and refused by name.
+A run that is due while `max_concurrent_active_run_count` runs of its schedule are active (0: no limit) is skipped. If
+the clock is advanced past several times, they are handled in order. Queueing, catch_up, max_run_count, start and end
+times and updates are not implemented, and refused.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.schedules
 """
@@ -47,7 +47,7 @@ def create(cloud: CloudState, request: types.CreateScheduleRequest, caller: Call
 
 
 def pause(cloud: CloudState, request: types.PauseScheduleRequest, caller: Caller) -> Empty:
-    """Start no new runs until it is resumed; running ones go on."""
+    """Pause a schedule; active runs continue."""
     schedule = _in_state(cloud, request.name, "pause", _STATE.ACTIVE)
 
     def change(schedule: Any) -> None:
@@ -58,9 +58,9 @@ def pause(cloud: CloudState, request: types.PauseScheduleRequest, caller: Caller
 
 
 def resume(cloud: CloudState, request: types.ResumeScheduleRequest, caller: Caller) -> Empty:
-    """Go on from the next time; missed runs are not made up for."""
+    """Resume a schedule from its next time; missed runs are not caught up."""
     if request.catch_up:
-        raise ServiceError("UNIMPLEMENTED", "catch_up: a rehearsal does not make up for missed runs")
+        raise ServiceError("UNIMPLEMENTED", "catch_up: a rehearsal does not catch up missed runs")
     schedule = _in_state(cloud, request.name, "resume", _STATE.PAUSED)
 
     def change(schedule: Any) -> None:
@@ -106,7 +106,7 @@ def _next_time(cloud: CloudState, cron: str, after_s: float) -> Any:
 
 def _check(cloud: CloudState, schedule: types.Schedule, parent: str) -> None:
     if unsupported := [field for field in _UNSUPPORTED if getattr(schedule, field)]:
-        raise ServiceError("UNIMPLEMENTED", f"a rehearsal does not play schedule.{', schedule.'.join(unsupported)}")
+        raise ServiceError("UNIMPLEMENTED", f"a rehearsal does not support schedule.{', schedule.'.join(unsupported)}")
     violations = []
     if not 1 <= len(schedule.display_name) <= 128:
         violations.append(Violation("schedule.display_name", "1 to 128 characters are required"))
@@ -139,9 +139,8 @@ class ScheduleRunner:
     """The thread that starts the runs of a cloud's schedules.
 
     Args:
-        cloud: Holds the schedules.
-        failures: Gets the tracebacks of faults of the local cloud itself. A schedule whose run could not be started by
-            such a fault goes on with its next time.
+        cloud: State with the schedules.
+        failures: Receives tracebacks of faults of the local cloud itself; the schedule continues with its next time.
     """
 
     def __init__(self, cloud: CloudState, failures: list[str]) -> None:
@@ -150,11 +149,11 @@ class ScheduleRunner:
         self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; a second time does nothing."""
+        """Stop the thread; idempotent."""
         self._stopping.set()
         self._cloud.schedules_changed.set()
         self._thread.join()
@@ -162,7 +161,7 @@ class ScheduleRunner:
     def _run(self) -> None:
         changed = self._cloud.schedules_changed
         while True:
-            # In this order: what is set after it was cleared is seen below, or ends the wait.
+            # Cleared first, so that later changes are either seen below or end the wait.
             changed.clear()
             if self._stopping.is_set():
                 return
@@ -173,7 +172,7 @@ class ScheduleRunner:
                 self._cloud.clock.sleep_until(due_s, changed)
 
     def _fire_all(self) -> float | None:
-        """Start what is due; return when the next run is due."""
+        """Start all due runs; return the time of the next one."""
         upcoming = []
         for schedule in self._cloud.store.list("projects/", types.Schedule):
             while schedule is not None and schedule.state == _STATE.ACTIVE:
@@ -183,14 +182,14 @@ class ScheduleRunner:
                     break
                 try:
                     self._fire(schedule, due_s)
-                except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours is kept, and raised at the end
+                except Exception:  # noqa: BLE001 - thread entry point: a fault of ours is recorded, and raised at the end
                     self._failures.append(traceback.format_exc())
                     self._advance(schedule.name, due_s, "INTERNAL: the rehearsal's own fault", is_started=False)
                 schedule = self._cloud.store.find(schedule.name)
         return min(upcoming, default=None)
 
     def _fire(self, schedule: Any, due_s: float) -> None:
-        """Start the run of a time, or skip it, and go on to the next time."""
+        """Start or skip a due run, and set the next time."""
         parent = schedule.name.rsplit("/schedules/", 1)[0]
         jobs = self._cloud.store.list(f"{parent}/pipelineJobs/")
         active = sum(job.schedule_name == schedule.name and not has_ended(job) for job in jobs)
@@ -214,7 +213,7 @@ class ScheduleRunner:
             self._advance(schedule.name, due_s, "OK", is_started=True)
 
     def _advance(self, name: str, due_s: float, response: str, *, is_started: bool) -> None:
-        """Record what became of a time, and set the next one."""
+        """Record the result of a due run, and set the next time."""
 
         def change(schedule: Any) -> None:
             schedule.last_scheduled_run_response = {

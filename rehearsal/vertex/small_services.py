@@ -1,7 +1,7 @@
-"""Small services that clients ask beside the jobs: operations, the project, the metadata of experiments.
+"""Operations, projects, and metadata of experiments.
 
-Every operation has ended when it is first shown (https://google.aip.dev/151): launchers poll others every 20 s. Of
-MetadataService there is what the SDK's experiments need: the default store, and contexts.
+Operations are returned as done (https://google.aip.dev/151), since launchers poll unfinished ones every 20 s.
+MetadataService has the default store and contexts, for the SDK's experiments.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def get_operation(
 
 
 def get_project(cloud: CloudState, request: project_types.GetProjectRequest, caller: Caller) -> project_types.Project:
-    """Return a project by its id or number: the SDK compares its number with that of the staging bucket."""
-    wanted = request.name.removeprefix("projects/")
+    """Return a project by id or number: the SDK compares its number with that of the staging bucket."""
+    project = request.name.removeprefix("projects/")
     for project_id, number in cloud.projects.items():
-        if wanted in (project_id, number):
+        if project in (project_id, number):
             state = project_types.Project.State.ACTIVE
             return project_types.Project(
                 name=f"projects/{number}", project_id=project_id, display_name=project_id, state=state
@@ -56,7 +56,7 @@ def get_project(cloud: CloudState, request: project_types.GetProjectRequest, cal
 
 
 def get_store(cloud: CloudState, request: types.GetMetadataStoreRequest, caller: Caller) -> types.MetadataStore:
-    """Return the default store, which every project has here."""
+    """Return the default store, which every project has."""
     name = cloud.resolve_name(request.name, "aiplatform.metadataStores.get")
     if not name.endswith(_STORE):
         raise not_found(name)
@@ -74,7 +74,7 @@ def create_context(cloud: CloudState, request: types.CreateContextRequest, calle
 
 
 def update_context(cloud: CloudState, request: types.UpdateContextRequest, caller: Caller) -> types.Context:
-    """Change the fields of a context that a mask names; without one description, labels and metadata."""
+    """Update the fields of a context in the mask; by default description, labels and metadata."""
     mask = FieldMask(paths=request.update_mask.paths or ["description", "labels", "metadata"])
     name = cloud.find(request.context.name, "aiplatform.contexts.get").name
 
@@ -101,21 +101,21 @@ def add_children(
 
 
 def find_nothing(cloud: CloudState, request: Any, caller: Caller) -> Any:
-    """Raise NOT_FOUND: the SDK asks for an artifact or an execution of older releases before it creates a run."""
+    """Raise NOT_FOUND: before creating a run, the SDK looks for artifacts and executions of older releases."""
     raise not_found(request.name)
 
 
 def list_executions(
     cloud: CloudState, request: types.ListExecutionsRequest, caller: Caller
 ) -> types.ListExecutionsResponse:
-    """List none."""
+    """Return no executions."""
     return types.ListExecutionsResponse()
 
 
 def make_run_contexts(
     cloud: CloudState, parent: str, job_id: str, pipeline: str
 ) -> tuple[types.Context, types.Context]:
-    """Create the contexts that Vertex AI creates for each pipeline job; return (the pipeline's, the run's)."""
+    """Create the contexts of a pipeline job, as Vertex AI does; return those of the pipeline and of the run."""
     contexts: list[types.Context] = []
     for context_id, schema in ((pipeline, "system.Pipeline"), (job_id, "system.PipelineRun")):
         context = types.Context(
@@ -127,7 +127,7 @@ def make_run_contexts(
             update_time=cloud.now(),
             parent_contexts=[context.name for context in contexts],
         )
-        # The pipeline's is there from the second run on.
+        # The pipeline's context exists from the second run on.
         with contextlib.suppress(KeyError):
             cloud.store.add(context.name, context)
         contexts.append(context)

@@ -1,4 +1,4 @@
-"""What all services share: resources, the executors of jobs, the clock, the projects, the buckets, the logs."""
+"""Shared state of all services: resources, executors of jobs, clock, projects, buckets, logs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Runs(Protocol):
     """Executes one kind of job. Both calls return at once."""
 
     def start(self, name: str) -> None:
-        """Execute the job of this name, which is in the store and pending."""
+        """Execute a stored, pending job."""
 
     def cancel(self, name: str) -> None:
-        """End it; its state becomes cancelled once nothing of it runs any more."""
+        """Cancel a job; its state becomes cancelled when it has ended."""
 
 
 @dataclass
 class CloudState:
-    """The local cloud without its servers."""
+    """State of the local cloud, without its servers."""
 
     store: Store
     pipelines: Runs
@@ -54,8 +54,8 @@ class CloudState:
         """Return a time, in seconds since 1970, as a Timestamp."""
         from google.protobuf.timestamp_pb2 import Timestamp
 
-        whole, fraction = divmod(seconds, 1)
-        return Timestamp(seconds=int(whole), nanos=int(fraction * 1e6) * 1000)
+        seconds_part, fraction = divmod(seconds, 1)
+        return Timestamp(seconds=int(seconds_part), nanos=int(fraction * 1e6) * 1000)
 
     def resolve_name(self, name: str, permission: str) -> str:
         """Return a resource's name with its project's number, as Vertex AI shows it.
@@ -65,9 +65,7 @@ class CloudState:
         """
         parts = name.split("/")
         if len(parts) < 2 or parts[0] != "projects":
-            raise invalid_argument(
-                "name", f"{name!r} is no resource name: projects/PROJECT/locations/LOCATION/... is one"
-            )
+            raise invalid_argument("name", f"{name!r} is not a resource name: projects/PROJECT/locations/LOCATION/...")
         number = self.projects.get(parts[1]) or (parts[1] if parts[1] in self.projects.values() else None)
         if number is None:
             place = "/".join(parts[:4])
@@ -79,7 +77,7 @@ class CloudState:
         return "/".join([parts[0], number, *parts[2:]])
 
     def find(self, name: str, permission: str) -> Any:
-        """Return a copy of a resource; ServiceError NOT_FOUND where there is none."""
+        """Return a copy of a resource; ServiceError NOT_FOUND if it does not exist."""
         name = self.resolve_name(name, permission)
         message = self.store.find(name)
         if message is None:
@@ -87,15 +85,15 @@ class CloudState:
         return message
 
     def add(self, message: Any) -> None:
-        """Store a resource under its own name; ServiceError ALREADY_EXISTS where there is one."""
+        """Store a resource under its own name; ServiceError ALREADY_EXISTS if it exists."""
         try:
             self.store.add(message.name, message)
         except KeyError:
-            raise ServiceError("ALREADY_EXISTS", f"There is {message.name} already") from None
+            raise ServiceError("ALREADY_EXISTS", f"{message.name} already exists") from None
 
     def project_id(self, number: str) -> str:
         """Return the id of the project with this number."""
-        return next(project for project, its in self.projects.items() if its == number)
+        return next(project for project, project_number in self.projects.items() if project_number == number)
 
     def has_bucket(self, uri: str) -> bool:
         """Return whether the bucket of a gs:// URI exists."""

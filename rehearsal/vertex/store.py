@@ -1,6 +1,6 @@
-"""The resources of the local cloud, by full name: client libraries' own messages (google.cloud.aiplatform_v1.types).
+"""Resources of the local cloud by full name, as messages of the client libraries (google.cloud.aiplatform_v1.types).
 
-A stored message is never altered: a change is made to a copy that takes its place. So readers copy without the lock.
+Stored messages are immutable: changes replace them by a modified copy. So readers copy them without the lock.
 """
 
 from __future__ import annotations
@@ -31,18 +31,15 @@ class Store:
         self._changed = threading.Condition()
         self._ids = itertools.count(1)
         self.scheduled_s: dict[str, float] = {}
-        """Pipeline jobs that a schedule created: the time they were scheduled for, seconds since 1970.
-
-        No field of a PipelineJob holds it. It is set before the job is started.
-        """
+        """Scheduled time of pipeline jobs that a schedule created, seconds since 1970; not a field of PipelineJob."""
 
     def new_id(self) -> str:
-        """Return a new resource number: digits only, as Vertex AI's are."""
+        """Return a new resource number: only digits, as on Vertex AI."""
         with self._changed:
             return str(10**15 + next(self._ids))
 
     def add(self, name: str, message: Any) -> None:
-        """Add a resource; KeyError where there is one of this name."""
+        """Add a resource; KeyError if it exists."""
         with self._changed:
             if name in self._messages:
                 raise KeyError(name)
@@ -50,7 +47,7 @@ class Store:
             self._changed.notify_all()
 
     def get(self, name: str) -> Any:
-        """Return a copy of a resource; KeyError where there is none."""
+        """Return a copy of a resource; KeyError if it does not exist."""
         with self._changed:
             message = self._messages[name]
         return copy.deepcopy(message)
@@ -70,7 +67,7 @@ class Store:
                 yield copy.deepcopy(message)
 
     def update(self, name: str, change: Callable[[Any], None]) -> Any:
-        """Let `change` alter a copy of the message, which takes its place; return a copy; KeyError: there is none."""
+        """Replace a message by a copy modified by `change`; return a copy; KeyError if it does not exist."""
         with self._changed:
             changed = copy.deepcopy(self._messages[name])
             change(changed)
@@ -79,16 +76,16 @@ class Store:
         return copy.deepcopy(changed)
 
     def remove(self, name: str) -> None:
-        """Remove a resource; KeyError where there is none."""
+        """Remove a resource; KeyError if it does not exist."""
         with self._changed:
             del self._messages[name]
             self._changed.notify_all()
 
-    def wait(self, name: str, until: Callable[[Any], bool], timeout_s: float) -> Any:
-        """Return a copy of a resource once `until` holds for it, or after `timeout_s`; KeyError: there is none."""
+    def wait(self, name: str, predicate: Callable[[Any], bool], timeout_s: float) -> Any:
+        """Wait until `predicate` is true, up to `timeout_s`; return a copy; KeyError if there is no such resource."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            while not until(self._messages[name]):
+            while not predicate(self._messages[name]):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     break

@@ -48,15 +48,15 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask(line: Path, run_id: str | None = ID) -> GoodputRecord:
-    found = read_goodput(storage.normalise(line), run_id)
-    assert found is not None
-    return found
+    record = read_goodput(storage.normalise(line), run_id)
+    assert record is not None
+    return record
 
 
 def test_the_seconds_of_a_training_are_told_apart(line: Path) -> None:
     for run_id in (ID, None):
-        found = ask(line, run_id)
-        assert (found.wall_s, found.productive_s, found.goodput_percent) == (10, 6, 60)
+        record = ask(line, run_id)
+        assert (record.wall_s, record.productive_s, record.goodput_percent) == (10, 6, 60)
     assert read_goodput(storage.normalise(line), OTHER_ID) is None
     # KFP's cache gave the training: the run that did it tells.
     assert read_goodput(storage.normalise(line), OTHER_ID, training="f") == ask(line)
@@ -75,9 +75,9 @@ def test_machines_beside_the_first_are_in_the_hours_and_not_in_the_time(line: Pa
     before = ask(line)
     write_attempt(line, f"{ID}.20261121-120001-0002", 101)
     path = line / "train" / "attempts" / f"{ID}.20261121-120001-0002" / "events.jsonl"
-    told = [json.loads(text) for text in path.read_text().splitlines()[:2]]
-    told.append({"time": 108, "event": "machine", "node_rank": 1, "nodes": 2})
-    path.write_text("".join(json.dumps(event) + "\n" for event in told))
+    events = [json.loads(text) for text in path.read_text().splitlines()[:2]]
+    events.append({"time": 108, "event": "machine", "node_rank": 1, "nodes": 2})
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
     assert ask(line) == before
 
 

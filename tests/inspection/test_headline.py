@@ -57,12 +57,12 @@ def printed(show: Any, given: Any) -> str:
     return " ".join(stream.getvalue().split())
 
 
-def texts(found: RunHeadline) -> dict[str, str]:
-    return {figure.name: figure.text for figure in found.figures if figure.text}
+def texts(result: RunHeadline) -> dict[str, str]:
+    return {figure.name: figure.text for figure in result.figures if figure.text}
 
 
-def look_at_doors(planted: Planted, view: RunView, entry: RunRow) -> dict[str, str]:
-    """Return what a reader sees at each door that any run has; the figures of the page are checked one by one."""
+def read_outputs(planted: Planted, view: RunView, entry: RunRow) -> dict[str, str]:
+    """Return the text of each output of a run; the figures of the page are checked one by one."""
     page = render_report(view)
     for name, text in texts(headline(view)).items():
         if name not in ("state", "export"):
@@ -78,43 +78,43 @@ def look_at_doors(planted: Planted, view: RunView, entry: RunRow) -> dict[str, s
 def test_every_door_says_the_same(line: Path, small_shards: str) -> None:
     planted = plant(line, small_shards, kind="resumed", sections=SPOT)
     view, entry = look(planted), listed(planted)
-    found = headline(view)
-    assert entry.headline == found
-    assert json.loads(to_json(view))["headline"] == json.loads(found.model_dump_json())
-    assert found.baseline == "baseline 33.33 % (always red)" and found.baseline in found.figure("metric").note
-    assert found.figure("metric").value == 0.9375 and found.figure("export").value is None
-    said = texts(found)
-    assert set(said) == {"state", "metric", "export", "duration", "goodput", "preemptions", "cost"}
-    assert said["metric"] == "93.75 %" and said["export"] == "fp16, unproven" and said["preemptions"] == "1"
-    assert re.fullmatch(r"[\d.]+ USD", said["cost"]) and "spot machines; prices: read 20" in found.figures[-1].note
-    doors = look_at_doors(planted, view, entry)
-    for door, told in doors.items():
-        for name, text in said.items():
+    result = headline(view)
+    assert entry.headline == result
+    assert json.loads(to_json(view))["headline"] == json.loads(result.model_dump_json())
+    assert result.baseline == "baseline 33.33 % (always red)" and result.baseline in result.figure("metric").note
+    assert result.figure("metric").value == 0.9375 and result.figure("export").value is None
+    figures = texts(result)
+    assert set(figures) == {"state", "metric", "export", "duration", "goodput", "preemptions", "cost"}
+    assert figures["metric"] == "93.75 %" and figures["export"] == "fp16, unproven" and figures["preemptions"] == "1"
+    assert re.fullmatch(r"[\d.]+ USD", figures["cost"]) and "spot machines; prices: read 20" in result.figures[-1].note
+    outputs = read_outputs(planted, view, entry)
+    for output, content in outputs.items():
+        for name, text in figures.items():
             # The list rounds durations, and its head has the unit of costs.
-            shown = text.removesuffix(" USD") if door == "terminal's list" else text
-            unlisted = door == "terminal's list" and name in ("duration", "goodput")
-            assert shown in told or unlisted, (door, name)
-    for figure in found.figures:
+            shown = text.removesuffix(" USD") if output == "terminal's list" else text
+            unlisted = output == "terminal's list" and name in ("duration", "goodput")
+            assert shown in content or unlisted, (output, name)
+    for figure in result.figures:
         if figure.name not in ("state", "duration", "export"):
-            assert figure.note in doors["terminal"], figure.name
+            assert figure.note in outputs["terminal"], figure.name
 
 
 def test_vertex_metrics_and_the_experiment_have_the_same_numbers(line: Path, small_shards: str) -> None:
     planted = plant(line, small_shards, kind="resumed", sections=SPOT)
     view, record = look(planted), record_of(planted)
-    found = headline(view)
+    result = headline(view)
     assert view.checkpoint is not None
     row = record.row
     for numbers in (stage_metrics(view.checkpoint, view, view.goodput), row):
-        assert numbers["train_test_accuracy"] == found.metric_value
+        assert numbers["train_test_accuracy"] == result.metric_value
         assert (numbers["train_test_accuracy_low"], numbers["train_test_accuracy_high"]) == (
-            found.metric_low,
-            found.metric_high,
+            result.metric_low,
+            result.metric_high,
         )
-        assert numbers["train_cost_usd"] == found.cost_usd
-        assert numbers["train_goodput_percent"] == found.goodput_percent
-        assert numbers["train_preemptions"] == found.preemptions
-    assert row["run_wall_s"] == found.wall_s and row["export_proven"] == 0
+        assert numbers["train_cost_usd"] == result.cost_usd
+        assert numbers["train_goodput_percent"] == result.goodput_percent
+        assert numbers["train_preemptions"] == result.preemptions
+    assert row["run_wall_s"] == result.wall_s and row["export_proven"] == 0
     # And what the headline does not have.
     assert view.export is not None and stage_metrics(view.export, view).items() <= row.items()
     assert (row["train_steps"], row["train_epochs"], row["export_latency_ms"]) == (180, 2, 1.5)
@@ -152,11 +152,11 @@ def test_what_an_earlier_run_trained_is_marked_and_counted_once(line: Path, smal
     first = plant(line, small_shards, sections=SPOT)
     again = plant(line, small_shards, kind="cached", run_id="20261122-090000-0001", sections=SPOT)
     view = look(again)
-    found = headline(view)
-    assert listed(again).headline == found and found.training_reused
+    result = headline(view)
+    assert listed(again).headline == result and result.training_reused
     for name in ("goodput", "preemptions", "cost"):
-        assert found.text(name) == f"{headline(look(first)).text(name)} (reused)"
-    assert "reused" not in found.text("metric") + found.text("duration")
+        assert result.text(name) == f"{headline(look(first)).text(name)} (reused)"
+    assert "reused" not in result.text("metric") + result.text("duration")
     rows = [record_of(planted).row for planted in (first, again)]
     assert "train_cost_usd" in rows[0] and not {"train_cost_usd", "train_node_hours"} & set(rows[1])
     assert rows[1]["train_reused_cost_usd"] == rows[0]["train_cost_usd"]
@@ -182,17 +182,17 @@ def test_the_interval_of_a_share() -> None:
     ],
 )
 def test_a_metric_in_words(task: str, metric: str, value: float, text: str, has_interval: bool) -> None:
-    found = make_headline(
+    result = make_headline(
         state="succeeded",
         task=task,
         result=(Headline(metric=metric, direction="max"), value),
         samples=500,
         left_out=2,
     )
-    assert found.text("metric") == text
+    assert result.text("metric") == text
     # Means over classes say over how many they are not.
-    assert ("2 classes without a sample left out" in found.figure("metric").note) == (metric == "f1_macro")
-    assert ("95 % interval" in found.figure("metric").note) == has_interval == (found.metric_low is not None)
+    assert ("2 classes without a sample left out" in result.figure("metric").note) == (metric == "f1_macro")
+    assert ("95 % interval" in result.figure("metric").note) == has_interval == (result.metric_low is not None)
 
 
 # Half an hour on four machines.
@@ -211,14 +211,14 @@ def test_what_is_no_number_is_not_known() -> None:
     value = float("nan")
     money, _ = find_money({"resources": {"price_usd_per_h": 40.0}}, ACCOUNT)
     assert money is not None
-    found = make_headline(
+    result = make_headline(
         state="failed",
         goodput=ACCOUNT.model_copy(update={"goodput_percent": value, "wall_s": value}),
         money=money.model_copy(update={"cost_usd": value}),
         wall_s=value,
     )
-    assert set(texts(found)) == {"state", "preemptions"}
-    assert not any(re.search(r"\b(nan|inf)\b", figure.note) for figure in found.figures)
+    assert set(texts(result)) == {"state", "preemptions"}
+    assert not any(re.search(r"\b(nan|inf)\b", figure.note) for figure in result.figures)
 
 
 @pytest.mark.parametrize("nodes", ["auto", 4])

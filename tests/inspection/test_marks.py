@@ -94,8 +94,8 @@ CAUSES: dict[str, tuple[Events, str, str]] = {
 
 @pytest.mark.parametrize("first", CAUSES)
 def test_a_stop_has_the_cause_that_it_had(first: str) -> None:
-    told, kind, words = CAUSES[first]
-    attempts = {first: told, "last": [*LAST[:1], machine(500, preemptible=told[1:2] == CLOUD[1:2]), *LAST[1:]]}
+    events, kind, words = CAUSES[first]
+    attempts = {first: events, "last": [*LAST[:1], machine(500, preemptible=events[1:2] == CLOUD[1:2]), *LAST[1:]]}
     record = account(attempts.values())
     counted = {"preemption": record.preemptions, "interruption": record.interruptions, "kill": record.kills}
     counted["crash"] = record.crashes
@@ -144,7 +144,7 @@ def test_an_end_says_its_exit_code_and_its_reason() -> None:
 
 
 def test_a_checkpoint_is_one_that_was_committed() -> None:
-    told = [
+    events = [
         *launched(0),
         *life(2, tells=["checkpoint"]),
         spent(10, 10, step=7.0, checkpoint=0.1),
@@ -154,24 +154,24 @@ def test_a_checkpoint_is_one_that_was_committed() -> None:
         event(18, "checkpoint", life="1", step=25, seconds=0.5),
         stopped(19, 25),
     ]
-    found = of_kind({"a": told, "last": LAST}, "checkpoint")
-    assert [(mark.time - AT, mark.step) for mark in found] == [(16, 10), (18, 25)]
-    assert found[0].text == "checkpoint at step 10, durable after 6.500 s"
-    (preemption,) = of_kind({"a": told, "last": LAST}, "preemption")
+    marks = of_kind({"a": events, "last": LAST}, "checkpoint")
+    assert [(mark.time - AT, mark.step) for mark in marks] == [(16, 10), (18, 25)]
+    assert marks[0].text == "checkpoint at step 10, durable after 6.500 s"
+    (preemption,) = of_kind({"a": events, "last": LAST}, "preemption")
     assert preemption.step == 25
     # None was: what was copied was lost with the machine.
-    assert of_kind({"a": told[:5], "last": LAST}, "checkpoint") == []
-    assert [mark.step for mark in find_marks({"a": told}, best_step=25) if mark.kind == "best"] == [25]
+    assert of_kind({"a": events[:5], "last": LAST}, "checkpoint") == []
+    assert [mark.step for mark in find_marks({"a": events}, best_step=25) if mark.kind == "best"] == [25]
 
 
 @pytest.mark.parametrize("value", [float("nan"), "x"])
 def test_numbers_that_are_none_end_nothing(value: Any) -> None:
-    told = [
+    events = [
         *launched(0),
         *life(2),
         event(3, "progress", unit="steps", done=value, total=9),
         event(4, "checkpoint", life="1", step=value, seconds=value),
         exited(5, value),
     ]
-    assert [mark.kind for mark in find_marks({"a": told}, best_step=3)] == ["start", "checkpoint", "crash"]
-    assert of_kind({"a": told}, "checkpoint")[0].step is None
+    assert [mark.kind for mark in find_marks({"a": events}, best_step=3)] == ["start", "checkpoint", "crash"]
+    assert of_kind({"a": events}, "checkpoint")[0].step is None

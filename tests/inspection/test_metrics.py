@@ -130,17 +130,17 @@ def check_numbers(stage: str, numbers: Mapping[str, object]) -> None:
     ("stage", "expected"), [("shard", SHARD), ("profile", PROFILE), ("train", TRAIN), ("export", EXPORT)]
 )
 def test_names_and_values(stage: str, expected: dict[str, float]) -> None:
-    found = stage_metrics(DOCUMENTS[stage])
-    check_numbers(stage, found)
-    assert found == expected
+    metrics = stage_metrics(DOCUMENTS[stage])
+    check_numbers(stage, metrics)
+    assert metrics == expected
 
 
 def test_metrics_of_a_profile_that_are_not_always_measured() -> None:
     measured = {"usd_per_million_samples": 0.5, "units_per_s": {"tokens": 9.0}}
     points = [point.model_copy(update=measured) for point in DOCUMENTS["profile"].points]  # type: ignore[attr-defined]
     report = document_of("profile", points=points, wall_s=7.0)
-    found = {name: value for name, value in profile_metrics(report).items() if name not in PROFILE}
-    assert found == {
+    metrics = {name: value for name, value in profile_metrics(report).items() if name not in PROFILE}
+    assert metrics == {
         "profile_tokens_per_s": 9.0,
         "profile_usd_per_million_samples": 0.5,
         "profile_wall_s": 7.0,
@@ -235,11 +235,12 @@ def test_of_very_many_classes_the_confused_ones_are_shown() -> None:
     assert rows[names.index("class 7")][names.index("class 900")] == 3
     # Nothing is lost but what the evaluation itself has left out.
     assert sum(map(sum, rows)) == report.samples - 4
-    assert "39 of 1,000 classes with most mistakes" in metadata["note"] and "4 mistaken samples" in metadata["note"]
+    note = metadata["note"]
+    assert "39 of 1,000 classes with most mistakes" in note and "4 misclassified samples" in note
     assert len(json.dumps(metadata)) < METADATA_LIMIT
 
 
 def test_a_task_that_is_no_classification_has_a_note() -> None:
     report = make_evaluation(["a"], [(0, 0, 1)]).model_copy(update={"task": "image_multilabel"})
-    note = {"note": "The task image_multilabel is no classification into one class each."}
+    note = {"note": "The task image_multilabel does not classify samples into one class."}
     assert classification_metadata(report) == note

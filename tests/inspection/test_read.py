@@ -49,7 +49,7 @@ def test_a_fresh_run_is_known_whole(line: Path, small_shards: str) -> None:
     assert {curve.name for curve in view.curves} == {"train/loss", "train/learning_rate", "validation/accuracy"}
     assert view.goodput is not None and view.goodput.preemptions == 0
     assert [(missing.what, missing.reason.split(":")[0]) for missing in view.missing] == [
-        ("cost", "no machine is named, and no price")
+        ("cost", "no machine or price is configured")
     ]
 
 
@@ -133,7 +133,7 @@ def test_a_kill_is_not_explained_by_an_earlier_attempt(line: Path, small_shards:
     lines = [json.dumps({"time": START - 5, **event}) + "\n" for event in events]
     (attempts / f"{planted.run_id}.20261122-070100-0001" / "events.jsonl").write_text("".join(lines))
     train = read(planted).stage("train")
-    assert train is not None and (train.state, train.error) == ("stopped", "it left no error")
+    assert train is not None and (train.state, train.error) == ("stopped", "ended without an error")
 
 
 def test_a_run_of_which_no_stage_failed_says_why_it_failed(line: Path, small_shards: str) -> None:

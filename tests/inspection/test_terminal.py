@@ -72,8 +72,8 @@ def test_a_choice_without_a_measurement_has_no_rate(views: dict[str, RunView], m
     [
         ("fresh", "test accuracy"),
         ("cached", "what shard makes (of run 20261122-070000-0001)"),
-        ("interrupted", "The same command again goes on where it stopped"),
-        ("killed", "its process is gone and left no record; last event"),
+        ("interrupted", "The same command resumes it"),
+        ("killed", "its process ended without a record; last event"),
         ("failed in train", "stage train: train cannot <b>work</b>\n  allowed: something else\n  to do: mend it"),
         ("running", "80 of 200 steps"),
     ],

@@ -75,11 +75,11 @@ def test_a_check_that_ends_or_hangs_is_a_warning(tmp_path: Path, monkeypatch: py
     python = tmp_path / "python"
     monkeypatch.setattr("sys.executable", str(python))
     monkeypatch.setattr(checks, "TIMEOUT_S", 0.5)
-    config, said = RunConfig(), list[str]()
+    config, messages = RunConfig(), list[str]()
     for script in ("echo killed >&2; exit 3", "exec sleep 60"):
         python.write_text(f"#!/bin/sh\n{script}\n")
         python.chmod(0o755)
-        checks.check_here(config, said.append)
-    ended, hung = said
+        checks.check_local(config, messages.append)
+    ended, hung = messages
     assert ended.startswith("warning: unchecked, since the check ended with exit code 3: killed: own code, network")
-    assert hung.startswith("warning: unchecked, since the check has not ended after 0.5 s")
+    assert hung.startswith("warning: unchecked, since the check timed out after 0.5 s")

@@ -209,8 +209,8 @@ def test_a_line_in_a_bucket(bucket_server: BucketServer, bucket_line: str, monke
 
 def test_the_command_lists_and_deletes_only_when_told_to(line: Path) -> None:
     before = all_files(line)
-    told = CliRunner().invoke(app, ["clean", str(line), "--keep-last", "1", "--dry-run"])
-    assert told.exit_code == 0 and f"train/{ONE}" in told.stdout and "2 folders, " in told.stdout
+    answer = CliRunner().invoke(app, ["clean", str(line), "--keep-last", "1", "--dry-run"])
+    assert answer.exit_code == 0 and f"train/{ONE}" in answer.stdout and "2 folders, " in answer.stdout
     refused = CliRunner().invoke(app, ["clean", str(line), "--keep-last", "1"])
     assert refused.exit_code == 2 and "no terminal to ask on" in refused.stderr
     assert all_files(line) == before

@@ -41,16 +41,16 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_commands_are_grouped_and_every_one_is_in_a_group() -> None:
-    said = CliRunner().invoke(app, ["--help"]).stdout
-    assert [line for line in said.splitlines() if line.rstrip(":") in GROUPS] == [f"{title}:" for title in GROUPS]
-    named = [name for names in GROUPS.values() for name in names]
-    assert sorted(re.findall(r"^  ([a-z]+)  ", said, re.MULTILINE)) == sorted(named)
-    assert len(named) <= 26 and "..." not in said.partition("Commands")[2]
+    output = CliRunner().invoke(app, ["--help"]).stdout
+    assert [line for line in output.splitlines() if line.rstrip(":") in GROUPS] == [f"{title}:" for title in GROUPS]
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(re.findall(r"^  ([a-z]+)  ", output, re.MULTILINE)) == sorted(listed)
+    assert len(listed) <= 26 and "..." not in output.partition("Commands")[2]
 
 
 def test_version_and_short_help() -> None:
-    said = CliRunner().invoke(app, ["--version"])
-    assert (said.exit_code, said.stdout) == (0, f"shardline {importlib.metadata.version('shardline')}\n")
+    answer = CliRunner().invoke(app, ["--version"])
+    assert (answer.exit_code, answer.stdout) == (0, f"shardline {importlib.metadata.version('shardline')}\n")
     for arguments in ([], ["run"], ["data", "describe"]):
         short, whole = (CliRunner().invoke(app, [*arguments, flag]) for flag in ("-h", "--help"))
         assert short.exit_code == 0 and short.stdout == whole.stdout != ""
@@ -65,7 +65,7 @@ MISTAKES = {
     "train tiny.yaml --to": "Option '--to' requires an argument",
     "runs -o xml": "'xml' is not one of 'table', 'json', 'csv'",
     "tensorboard x --port 70000": "Invalid value for '--port'",
-    "predict model": "nothing was given: name samples",
+    "predict model": "no samples: pass images or texts",
     # Files and places.
     "export missing.yaml": "configuration missing.yaml does not exist",
     "export raw": "raw",

@@ -174,8 +174,8 @@ def _configs(line: CompiledLine) -> dict[str, str]:
 
 
 def test_a_configuration_that_no_parameter_holds_is_refused_by_name() -> None:
-    said = rf"the parameter \w+_config has .* characters(.|\n)*{MAX_PARAMETER:,}(.|\n)*shorten resources\.env,"
-    with pytest.raises(ConfigError, match=said):
+    message = rf"the parameter \w+_config has .* characters(.|\n)*{MAX_PARAMETER:,}(.|\n)*shorten resources\.env,"
+    with pytest.raises(ConfigError, match=message):
         compile_config(load("digits-vertex", f"resources.env={json.dumps({'A': 'x' * MAX_PARAMETER})}"))
 
 

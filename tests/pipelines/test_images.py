@@ -93,7 +93,7 @@ def test_a_gpu_image_that_lacks_what_the_configuration_needs_is_refused(
 @pytest.mark.parametrize("changes", [{"gpu": f"{REPOSITORY}/gpu:latest"}, {"cuda": "cu118"}])
 def test_a_damaged_record_is_refused(record: Record, changes: dict[str, object]) -> None:
     record(**changes)
-    with pytest.raises(ConfigError, match="is no record of images"):
+    with pytest.raises(ConfigError, match="is not a record of images"):
         find_images(config(NONE))
 
 
@@ -125,7 +125,7 @@ def test_an_edit_of_the_readme_changes_nothing_that_is_built(tmp_path: Path, mon
     (tmp_path / "trainer" / "task.py").write_text("edited")
     assert hash_sources() != here
     (tmp_path / IMAGE_FILES / "pyproject.toml").unlink()
-    with pytest.raises(ConfigError, match=r"pyproject\.toml is not there"):
+    with pytest.raises(ConfigError, match=r"has no pyproject\.toml"):
         list_sources()
 
 

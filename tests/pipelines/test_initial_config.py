@@ -74,8 +74,8 @@ def test_what_is_written_can_be_looked_at_before_anything_is_built(
     outputs = [call("plan", "photos.yaml").stdout]
     outputs += [call(*command, "photos.yaml").stderr for command in (["compile"], ["submit", "--dry-run"])]
     for output in outputs:
-        said = [line for line in output.splitlines() if line.startswith("placeholder: ")]
-        assert said == [f"placeholder: {text}" for text in document["placeholders"]]
+        expected = [line for line in output.splitlines() if line.startswith("placeholder: ")]
+        assert expected == [f"placeholder: {text}" for text in document["placeholders"]]
     # Nothing was made but what was asked for, and images that a configuration names have none.
     assert {path.name for path in tmp_path.iterdir()} == {"photos", "photos.yaml", "photos.pipeline.yaml"}
     assert len(json.loads(call("plan", "photos.yaml", *IMAGES, "-o", "json").stdout)["placeholders"]) == 1
@@ -100,7 +100,7 @@ def test_the_command_names_the_next_one_and_overwrites_nothing(tmp_path: Path, m
     assert (made.exit_code, made.stdout) == (0, "cats.yaml\n")
     assert made.stderr.startswith("next: shardline images build cats.yaml")
     (tmp_path / "cats.yaml").write_text("mine")
-    for more, said in (
+    for more, expected in (
         ([], "cats.yaml cannot be written: File exists"),
         (["--to", "no/x.yaml"], "no/x.yaml cannot be written"),
         (["--project", "My Project"], "--project = My Project"),
@@ -109,6 +109,6 @@ def test_the_command_names_the_next_one_and_overwrites_nothing(tmp_path: Path, m
         (["--task", "images"], "--task images"),
     ):
         refused = CliRunner().invoke(app, [*init, *more])
-        assert refused.exit_code == 2 and said in refused.stderr
+        assert refused.exit_code == 2 and expected in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["cats.yaml"]
     assert (tmp_path / "cats.yaml").read_text() == "mine"

@@ -197,16 +197,16 @@ def test_what_cannot_succeed_is_found_before_the_first_stage(sections: dict[str,
     assert given in caught.value.given
     if "resources.max_cost_usd" in given:
         with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without resources\.price_usd_per_h"):
-            run_stage_alone("train", config, to=None, given={}, fresh=False)
+            run_stage_alone("train", config, to=None, input_uris={}, fresh=False)
 
 
 def test_the_checks_come_before_any_document(shardline: Shardline, project: Path) -> None:
     batch = ("train.global_batch_size=1", "resources.ranks=2", "parallel.slot_size=1")
-    for words, said in (
+    for arguments, expected in (
         (batch, "at least 2: one sample per rank"),
         (("sharding.source=no",), "no does not exist"),
     ):
-        done = shardline("run", "tiny.yaml", "run.root=refused", *words)
+        done = shardline("run", "tiny.yaml", "run.root=refused", *arguments)
         assert done.returncode == 2 and done.stdout == ""
-        assert said in done.stderr and "Traceback" not in done.stderr
+        assert expected in done.stderr and "Traceback" not in done.stderr
         assert not (project / "refused").exists()

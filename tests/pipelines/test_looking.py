@@ -54,7 +54,7 @@ def test_or_where_the_user_wants_it(root: Path) -> None:
 def test_what_is_no_page_is_not_replaced(root: Path) -> None:
     (root / "mine").write_text("precious")
     answer = CliRunner().invoke(app, ["report", RUN, "--to", "mine"])
-    assert answer.exit_code == 2 and "is no page of a run" in answer.stderr
+    assert answer.exit_code == 2 and "is not a report of a run" in answer.stderr
     assert (root / "mine").read_text() == "precious"
     for _ in range(2):
         assert CliRunner().invoke(app, ["report", RUN, "--to", "page.html"]).exit_code == 0

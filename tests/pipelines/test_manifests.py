@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[str, Kind, dict[str, str], dict[str, Any]]] = {
     "no input": ("shard", "job", SHARDS, {}),
     "8 names": ("train", "job", SHARDS, {"resources": {"machine": {"type": "a3-megagpu-8g"}, "nodes": 2}}),
     "a TPU": ("train", "job", SHARDS, {"resources": {"machine": {"type": "ct5lp-hightpu-4t"}}}),
-    "no folder of this": ("train", "job", SHARDS, {"code": {"path": "examples"}, "task": {"name": "a:B"}}),
+    "folders of this machine": ("train", "job", SHARDS, {"code": {"path": "examples"}, "task": {"name": "a:B"}}),
 }
 
 

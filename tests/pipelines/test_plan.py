@@ -99,11 +99,11 @@ def test_a_plan_is_printed_and_problems_end_with_2(tmp_path: Path, monkeypatch: 
         assert answer.exit_code == code, answer.output
         return answer
 
-    told = plan("resources.max_hours=10").stdout
-    assert "CustomJob of stage train" in told and "2 x g2-standard-12 with 1 x NVIDIA_L4, SPOT" in told
+    output = plan("resources.max_hours=10").stdout
+    assert "CustomJob of stage train" in output and "2 x g2-standard-12 with 1 x NVIDIA_L4, SPOT" in output
     for line in ("7.99 to 20.01 USD", "0.80 USD/h for all training machines, spot", "time-out of its job: 604800 s"):
-        assert line in told
-    assert "\nwarning: unchecked, since\n" in told and "problem" not in told
+        assert line in output
+    assert "\nwarning: unchecked, since\n" in output and "problem" not in output
     document = json.loads(plan("-o", "json").stdout)
     assert document["ok"] is True and document["cost"]["timeout_s"] == 604800
     changes = ["resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_L4}", "vertex.mail=[nobody]"]

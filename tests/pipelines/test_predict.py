@@ -214,14 +214,14 @@ def test_an_own_task_gets_the_configuration_of_its_run(line: Path, monkeypatch: 
 
 
 def test_what_is_no_model_ends_with_2(line: Path) -> None:
-    for given, said in (
-        ("nowhere", "nowhere holds no manifest.json, so no export was finished there, and it is no run"),
-        (FAILED, "2 exports, and nothing says which is meant"),
+    for given, expected in (
+        ("nowhere", "nowhere has no manifest.json, so it is not a finished export, and it is not a run"),
+        (FAILED, "2 exports; name one of them"),
         ("s3://bucket/model", "s3://"),
     ):
         with pytest.raises(UserError) as caught:
             find_export(given)
-        assert caught.value.exit_code == 2 and said in str(caught.value) and caught.value.todo
+        assert caught.value.exit_code == 2 and expected in str(caught.value) and caught.value.todo
 
 
 ENGINE = "model.fp32.sm89.engine"

@@ -122,17 +122,17 @@ def test_a_run_replaces_production_where_it_is_not_worse(pictures: Path, tmp_pat
 
     first, decision, _ = run()
     assert decision["verdict"] == "production" and (line / "runs" / first).is_dir()
-    production, decision, said = run()
-    assert (production, decision["verdict"]) == (first, "production") and "gate:" not in said
-    production, decision, said = run("train.learning_rate=0.0000001")
-    assert (production, decision["verdict"]) == (first, "kept out") and "gate: kept out" in said
+    production, decision, output = run()
+    assert (production, decision["verdict"]) == (first, "production") and "gate:" not in output
+    production, decision, output = run("train.learning_rate=0.0000001")
+    assert (production, decision["verdict"]) == (first, "kept out") and "gate: kept out" in output
     worse = json.loads((line / "run.json").read_text())["id"]
-    assert f"shardline promote {line}/runs/{worse}`" in said
+    assert f"shardline promote {line}/runs/{worse}`" in output
     for name in (worse, first):
         done = shardline("promote", str(line / "runs" / name), "--why", "a test")
         assert done.returncode == 0 and done.stdout.startswith("in production: "), done.stderr
-    production, decision, said = run("train.learning_rate=0.0000001")
-    assert (production, decision["verdict"]) == (first, "kept out") and "gate: compares" not in said
+    production, decision, output = run("train.learning_rate=0.0000001")
+    assert (production, decision["verdict"]) == (first, "kept out") and "gate: compares" not in output
     (line / "production.json").write_text("[]")
     done = shardline("run", str(config))
     assert done.returncode == 2 and "production.json is a 'list' document" in done.stderr

@@ -80,7 +80,7 @@ def test_weights_are_served_where_the_configuration_has_them(tmp_path: Path) -> 
     prepared.copy_weights(tmp_path / "buckets")
     assert (tmp_path / "buckets" / "rehearsal-weights" / "w.pt").read_bytes() == b"weights"
     remote = load_config(ROOT / "configs" / "digits-vertex.yaml", [*IMAGES, "model.weights=gs://models/vit"])
-    with pytest.raises(ConfigError, match="reaches no cloud"):
+    with pytest.raises(ConfigError, match="has no access to the cloud"):
         prepare(remote, source)
     prepared = prepare(remote, source, source)
     assert (prepared.config, prepared.stand_ins) == (remote, [])

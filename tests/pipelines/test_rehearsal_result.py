@@ -39,9 +39,9 @@ def test_what_went_as_it_should_is_no_complaint() -> None:
         ({"refused_hosts": ["a.example"]}, "hosts outside were called: a.example"),
         ({"due": 2, "fired": [("2026-10-19", "PIPELINE_STATE_SUCCEEDED")]}, "due 2 times and started 1 runs"),
         ({"due": 1, "fired": [("2026-10-19", "PIPELINE_STATE_FAILED")]}, "of 2026-10-19 ended as"),
-        ({"parameters": "cd"}, "other parameters"),
-        ({"comparison": Comparison(shards=False, parameters="ab")}, "other shards"),
-        ({"comparison": Comparison(reason="it failed")}, "nothing to compare with: it failed"),
+        ({"parameters": "cd"}, "parameters of the disturbed training differ"),
+        ({"comparison": Comparison(shards=False, parameters="ab")}, "shards written under faults differ"),
+        ({"comparison": Comparison(reason="it failed")}, "nothing was compared: it failed"),
     ],
 )
 def test_each_finding_alone_is_a_complaint(changes: dict[str, Any], words: str) -> None:
@@ -105,7 +105,7 @@ def test_the_report_says_what_was_survived_what_ended_the_run_and_what_is_not_pr
     lines = report(exit_code=75, effects=["no machines in us-central1: digits-train"], ended_by="stockout")
     assert lines[:2] == ["happened no machines in us-central1: digits-train", "ended by stockout (exit code 75)"]
     assert report(comparison=None)[:2] == [
-        "disturbed no disturbance was asked for",
+        "disturbed no disturbances were requested",
         "not proven whether the parameters are those of an undisturbed training: nothing was compared",
     ]
 

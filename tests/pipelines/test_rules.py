@@ -89,11 +89,11 @@ def _no_record_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("overrides", "said"), BREAKS)
-def test_a_rule_is_broken(overrides: Sequence[str], said: str) -> None:
+@pytest.mark.parametrize(("overrides", "expected"), BREAKS)
+def test_a_rule_is_broken(overrides: Sequence[str], expected: str) -> None:
     problems = find_problems(config(*overrides))
     texts = [f"{problem.given} | {problem.allowed} | {problem.todo}" for problem in problems]
-    assert any(said in text for text in texts), texts
+    assert any(expected in text for text in texts), texts
     assert len(problems) <= 2, texts
 
 
@@ -131,7 +131,7 @@ def test_what_costs_money_unawares_is_warned_of() -> None:
     tried = config("resources.regions=[us-east1]", "resources.strategy=FLEX_START", "resources.max_wait_s=0")
     elsewhere, forever = find_warnings(tried)
     assert find_regions(tried) == ["us-central1", "us-east1"]
-    assert "only `submit --wait` tries us-east1" in elsewhere and "for ever" in forever
+    assert "only `submit --wait` tries us-east1" in elsewhere and "without a limit" in forever
     (late,) = find_warnings(config("resources.max_hours=200"))
     assert "beyond resources.timeout_hours = 168" in late
     assert not list(find_warnings(config()))
@@ -139,13 +139,13 @@ def test_what_costs_money_unawares_is_warned_of() -> None:
 
 def test_bad_input_ends_each_command_with_2_before_anything_is_created(tmp_path: Path) -> None:
     (tmp_path / "line.yaml").write_text(yaml.safe_dump(VALID))
-    for change, said in (
+    for change, expected in (
         ("resources.regions=[us-central1]", "us-central1 is there twice"),
         ("resources.machine.type=n1-standard-5", "n1-standard-5 is no machine type"),
         ("export.runtime=tensorrt_rtx", "whose engine Triton does not load"),
     ):
         for command in (["compile"], ["submit"], ["schedule", "create"]):
             answer = CliRunner().invoke(app, [*command, "line.yaml", change])
-            assert answer.exit_code == 2 and said in answer.output, answer.output
+            assert answer.exit_code == 2 and expected in answer.output, answer.output
             assert "allowed: " in answer.output and "to do: " in answer.output
     assert [path.name for path in tmp_path.iterdir()] == ["line.yaml"]

@@ -218,9 +218,9 @@ def test_what_the_server_says_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -
     # Names out of a run are in what it says: of files that it cannot read, for one.
     command = "import sys; print('bad \\x1b]0;title\\x07\\x1b[2J\\u202efile\\x9b\\there', file=sys.stderr); sys.exit(3)"
     monkeypatch.setattr(inspection.tensorboard, "_COMMAND", command)
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(ConfigError) as ended:
-        inspection.tensorboard._serve([], lambda url: None, said.append)
-    for text in (*said, str(ended.value)):
+        inspection.tensorboard._serve([], lambda url: None, messages.append)
+    for text in (*messages, str(ended.value)):
         assert "file" in text and "title" in text
         assert not any(mark in text for mark in "\x1b\x07\x9b\u202e")

@@ -86,16 +86,16 @@ def follow_served(artifacts: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> l
     Each stage's artifacts all say the same, so those of one of them are followed.
     """
 
-    def said(stage: str) -> Mapping[str, Any]:
-        told = [entry["metadata"] for name, entry in artifacts[stage].items() if name != "metrics"]
+    def facts_of(stage: str) -> Mapping[str, Any]:
+        facts = [entry["metadata"] for name, entry in artifacts[stage].items() if name != "metrics"]
         for key in ("contract_uri", "manifest_sha256", "fingerprint"):
-            assert len({entry[key] for entry in told}) == 1
-        return told[0]
+            assert len({entry[key] for entry in facts}) == 1
+        return facts[0]
 
-    export, train, shard = said("export"), said("train"), said("shard")
+    export, train, shard = facts_of("export"), facts_of("train"), facts_of("shard")
     assert export["made_from_checkpoint"] == train["parameters_sha256"]
     assert train["made_from_shards"] == shard["fingerprint"]
-    assert said("profile")["made_from_shards"] == shard["fingerprint"]
+    assert facts_of("profile")["made_from_shards"] == shard["fingerprint"]
     return [
         export["served_sha256"],
         export["made_from_checkpoint"],

@@ -314,5 +314,5 @@ def test_a_dry_run_decodes_some_files(run_shard, source, masked, write_file):
     given = {"source": write_masked(source, masked), "fields": MASKED}
     printed = run_shard("--dry-run", printed=True, **given)
     assert printed.code == 0 and "3 classes" in printed.stdout
-    assert "60 of 60 samples were looked at: 30 cannot be used" in printed.stdout
+    assert "60 of 60 samples were checked: 30 cannot be used" in printed.stdout
     assert ": field mask: not an image" in printed.stdout

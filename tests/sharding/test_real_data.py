@@ -23,7 +23,7 @@ from contracts.stores import gcs
 from records.classes import sort_classes
 from records.decode import UndecodableImage, decode, decode_rgb, read_header, reducible_size
 from records.pixels import Changes
-from sharding.images import REPAIRED, Checks, check, check_further, inflate
+from sharding.images import REPAIRED, Checks, check, check_extra_image, inflate
 from sharding.listing_warnings import describe_lookalikes
 
 TEXTS = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
@@ -176,7 +176,7 @@ def test_jpegs_of_phones_are_decoded_and_counted(kind):
     assert np.array_equal(decode_rgb(odd, reduction=2), decode_rgb(whole, reduction=2))
     assert reducible_size(odd) == (48, 40) and read_header(odd).width == 40
     checked = check(odd, Checks())
-    assert checked.changes == (REPAIRED,) and check_further(odd, Checks()) == (checked.content, "jpeg")
+    assert checked.changes == (REPAIRED,) and check_extra_image(odd, Checks()) == (checked.content, "jpeg")
     # Every reader takes what is stored.
     with Image.open(io.BytesIO(checked.content)) as image:
         image.load()

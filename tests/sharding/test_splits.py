@@ -20,7 +20,7 @@ def test_no_group_straddles_a_split(files):
     for path, group, split in files:
         try:
             if split is not None:
-                splitter.learn(group, split, "here")
+                splitter.record_split(group, split, "here")
         except DataError:
             continue
         kept.append((path, group, split))

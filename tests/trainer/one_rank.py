@@ -130,9 +130,9 @@ def train(
 def newest(folder: Path) -> CheckpointManifest:
     """Return the newest valid checkpoint."""
     manager = CheckpointManager(storage.normalise(folder / "out"), attempt="-", rules=CheckpointSection())
-    found = newest_valid(manager).manifest
-    assert found is not None
-    return found
+    manifest = newest_valid(manager).manifest
+    assert manifest is not None
+    return manifest
 
 
 def logs(folder: Path, attempt: str = "a") -> str:

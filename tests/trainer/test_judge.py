@@ -68,7 +68,7 @@ def test_a_drawn_metric_is_that_of_the_drawn_batches() -> None:
             for number, count in enumerate(counts):
                 for _ in range(count):
                     expected.update(*batches[number])
-            model = command._Measured(metrics.headline, metrics.by_name[name], groups, 60, "")
+            model = command._Evaluation(metrics.headline, metrics.by_name[name], groups, 60, "")
             assert command.metric_of(model, counts) == pytest.approx(expected.values()[name])
 
 
@@ -122,27 +122,28 @@ def judge(
 
 def test_a_worse_model_ends_with_1(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     worse = changed(place / "sound", tmp_path / "worse", "labels.json", EXCHANGED)
-    code, found = judge(capsys, worse, place / "sound", place / "shards")
-    assert (code, found["verdict"], found["metric"], found["samples"]) == (1, "worse", "accuracy", 6 * PER_CLASS)
-    assert found["difference"] == pytest.approx(found["candidate"] - found["production"]) and found["candidate"] < 0.7
-    low, high = found["interval"]
-    assert low < found["difference"] < high < -0.02
-    assert (found["left_out"], found["classes_gained"], found["classes_lost"]) == (0, [], [])
-    assert found["ran"]["candidate"].startswith(f"{GRAPH_NAME} by onnxruntime ")
-    assert judge(capsys, worse, place / "sound", place / "shards") == (code, found)
+    code, result = judge(capsys, worse, place / "sound", place / "shards")
+    assert (code, result["verdict"], result["metric"], result["samples"]) == (1, "worse", "accuracy", 6 * PER_CLASS)
+    assert result["difference"] == pytest.approx(result["candidate"] - result["production"])
+    assert result["candidate"] < 0.7
+    low, high = result["interval"]
+    assert low < result["difference"] < high < -0.02
+    assert (result["left_out"], result["classes_gained"], result["classes_lost"]) == (0, [], [])
+    assert result["ran"]["candidate"].startswith(f"{GRAPH_NAME} by onnxruntime ")
+    assert judge(capsys, worse, place / "sound", place / "shards") == (code, result)
     # A tolerance that lets it pass, and the better model beside it.
     assert judge(capsys, worse, place / "sound", place / "shards", "--tolerance", "0.5")[0] == 0
-    code, found = judge(capsys, place / "sound", worse, place / "shards")
-    assert (code, found["verdict"]) == (0, "not worse") and found["interval"][0] > 0
+    code, result = judge(capsys, place / "sound", worse, place / "shards")
+    assert (code, result["verdict"]) == (0, "not worse") and result["interval"][0] > 0
 
 
 def test_classes_are_compared_by_name(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = changed(place / "sound", tmp_path / "old", "labels.json", [*CLASSES[:5], "gold"])
-    code, found = judge(capsys, place / "sound", old, place / "shards")
-    assert (code, found["classes_gained"], found["classes_lost"]) == (0, ["white"], ["gold"])
-    assert (found["samples"], found["left_out"]) == (5 * PER_CLASS, PER_CLASS)
+    code, result = judge(capsys, place / "sound", old, place / "shards")
+    assert (code, result["classes_gained"], result["classes_lost"]) == (0, ["white"], ["gold"])
+    assert (result["samples"], result["left_out"]) == (5 * PER_CLASS, PER_CLASS)
     # Both say the same: production's gold is as wrong as the candidate's white.
-    assert found["candidate"] == found["production"] > 0.6
+    assert result["candidate"] == result["production"] > 0.6
 
 
 def test_each_model_s_inputs_are_prepared_as_its_export_says(
@@ -150,10 +151,10 @@ def test_each_model_s_inputs_are_prepared_as_its_export_says(
 ) -> None:
     entries = json.loads((place / "sound" / "preprocess.json").read_text())
     shifted = changed(place / "sound", tmp_path / "shifted", "preprocess.json", {**entries, "mean": [0.0] * 3})
-    code, found = judge(capsys, shifted, place / "sound", place / "shards")
-    assert (code, found["verdict"]) == (1, "worse")
+    code, result = judge(capsys, shifted, place / "sound", place / "shards")
+    assert (code, result["verdict"]) == (1, "worse")
     alone = judge(capsys, place / "sound", place / "sound", place / "shards")[1]
-    assert found["production"] == alone["production"] == alone["candidate"]
+    assert result["production"] == alone["production"] == alone["candidate"]
 
 
 def test_several_labels_are_compared_by_average_precision(
@@ -163,12 +164,12 @@ def test_several_labels_are_compared_by_average_precision(
     labels = json.loads((sound / "labels.json").read_text())
     exchanged = [{**entry, "label": name} for entry, name in zip(labels, EXCHANGED, strict=True)]
     worse = changed(sound, tmp_path / "worse", "labels.json", exchanged)
-    code, found = judge(capsys, worse, sound, shards)
-    assert (code, found["metric"], found["samples"]) == (1, "average_precision", 6 * PER_CLASS)
+    code, result = judge(capsys, worse, sound, shards)
+    assert (code, result["metric"], result["samples"]) == (1, "average_precision", 6 * PER_CLASS)
     old = changed(sound, tmp_path / "old", "labels.json", [*labels[:5], {**labels[5], "label": "gold"}])
-    code, found = judge(capsys, sound, old, shards)
-    assert (code, found["classes_gained"], found["left_out"]) == (0, ["white"], 0)
-    assert found["candidate"] == found["production"] > 0.6
+    code, result = judge(capsys, sound, old, shards)
+    assert (code, result["classes_gained"], result["left_out"]) == (0, ["white"], 0)
+    assert result["candidate"] == result["production"] > 0.6
 
 
 def test_an_engine_runs_on_its_gpu_and_elsewhere_its_graph_does(
@@ -178,8 +179,8 @@ def test_an_engine_runs_on_its_gpu_and_elsewhere_its_graph_does(
     folder = Path(shutil.copytree(sound, tmp_path / "engine"))
     # Whatever GPU this machine has, no GPU loads this.
     colours.write_engine(folder, b"an engine")
-    code, found = judge(capsys, folder, sound, shards)
-    assert (code, found["difference"]) == (0, 0.0) and found["ran"]["candidate"].startswith(f"{GRAPH_NAME} by onnx")
+    code, result = judge(capsys, folder, sound, shards)
+    assert (code, result["difference"]) == (0, 0.0) and result["ran"]["candidate"].startswith(f"{GRAPH_NAME} by onnx")
 
     def fail(inputs: object) -> None:
         raise CheckFailed("the engine does not run")

@@ -93,10 +93,10 @@ def test_skipped_steps_are_counted_and_change_nothing(rank: Rank, small_shards: 
 
     def watched(step: int, rate: float) -> Update:
         before = snapshot()
-        taken = update(step, rate)
-        assert all(torch.equal(before[key], value) for key, value in snapshot().items()) == bool(taken.left_out)
-        seen.append(bool(taken.left_out))
-        return taken
+        result = update(step, rate)
+        assert all(torch.equal(before[key], value) for key, value in snapshot().items()) == bool(result.skipped)
+        seen.append(bool(result.skipped))
+        return result
 
     def snapshot() -> dict[str, torch.Tensor]:
         groups = training.stepper.state()
@@ -149,7 +149,7 @@ def test_a_budget_counts_from_the_launchers_start_over_all_starts_of_the_ranks(t
     # From a checkpoint of the same attempt, whose time is counted once.
     second = Budget.of_attempt(limits, recorded_s=2000, is_first=True, **given)
     assert second.spent_s() == pytest.approx(2400, abs=60)
-    assert second.left_s() == pytest.approx(1200, abs=60)
+    assert second.remaining_s() == pytest.approx(1200, abs=60)
     assert (second.exceeded_by(3599), second.exceeded_by(3600)) == ("", "max_hours")
 
 

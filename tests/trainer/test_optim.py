@@ -75,10 +75,10 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(section: dict[str, Any]) -> No
     take_steps(first, optimizer, range(3))
     # As from a file: every tensor in the order of its dimensions.
     state = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in first.state_dict().items()}
-    kept = {name: t.clone(memory_format=torch.contiguous_format) for name, t in named_state(first, optimizer).items()}
+    saved = {name: t.clone(memory_format=torch.contiguous_format) for name, t in named_state(first, optimizer).items()}
     second, optimizer = make(section, layout)
     second.load_state_dict(state)
-    load_named_state(second, optimizer, kept)
+    load_named_state(second, optimizer, saved)
     take_steps(second, optimizer, range(3, 6))
     for one, other in zip(whole.state_dict().values(), second.state_dict().values(), strict=True):
         assert torch.equal(one, other)

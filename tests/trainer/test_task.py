@@ -111,12 +111,12 @@ def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tm
     assert result.order == SampleOrder(kind="full")
     kinds = [event["event"] for event in events(tmp_path, "a")]
     assert [kind for kind in kinds if kind not in LEDGER] == ["start", "folder", "ready", "finish"]
-    told = [event["step"] for event in events(tmp_path, "a") if event["event"] == "checkpoint"]
+    committed = [event["step"] for event in events(tmp_path, "a") if event["event"] == "checkpoint"]
     kept = [
         CheckpointManifest.load(storage.normalise(path)).step for path in tmp_path.glob("*/checkpoints/*/manifest.json")
     ]
-    assert set(kept) <= set(told) and max(kept) == max(told)
-    assert told == sorted(set(told)), "each is told once"
+    assert set(kept) <= set(committed) and max(kept) == max(committed)
+    assert committed == sorted(set(committed)), "each is told once"
     assert "slot_size 4: set by parallel.slot_size; num_workers 0: set by data.num_workers" in logs(tmp_path, "a")
     check_scalars(storage.local_path(uri))
     check_evaluation(uri, result, small_shards)
@@ -178,7 +178,7 @@ def check_scalars(folder: Path) -> None:
     assert all(0 < scalar.value <= 100 for scalar in accumulator.Scalars("data/time_percent"))
 
 
-@pytest.mark.line
+@pytest.mark.slow
 def test_kill_9_of_everything_then_the_same_command(
     small_shards: str, tmp_path: Path, undisturbed: CheckpointManifest
 ) -> None:

@@ -1,11 +1,11 @@
-"""The command: checks of a configuration before its first stage.
+"""Command that checks a configuration before the first stage.
 
     python -m trainer.check --config-json TEXT [--elsewhere] [--online]
 
-Own code, network and arguments, patterns of names and weights are the same wherever the line runs; precision, spread
-and the export's runtime are compared with this machine, or `--elsewhere` with the machines that the configuration
-names. The last line of stdout is contracts.checked.Findings as JSON; exit code 0 whatever the findings, 2 where the
-command line or the configuration cannot be read. Nothing starts a stage or writes.
+It checks user code, network and arguments, name patterns and weights. Precision, parallelism and the export's runtime
+are compared with this machine, or with `--elsewhere` with the configured machines. The last line of stdout is
+contracts.checked.Findings as JSON. The exit code is 0 for any findings, 2 for an invalid command line or configuration.
+It starts no stage and writes no files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"check: error: {error}", file=sys.stderr)
         return error.exit_code
     findings = Findings()
-    # Own code may print; the answer must be the last line.
+    # User code may print; the result must be the last line.
     with redirect_stdout(sys.stderr):
         check_network_side(config, findings, online=options.online, elsewhere=options.elsewhere)
         check_machine_side(config, findings, elsewhere=options.elsewhere)
@@ -56,17 +56,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def check_network_side(config: RunConfig, findings: Findings, *, online: bool = False, elsewhere: bool = False) -> None:
-    """Check own code, network, patterns and weights.
+    """Check user code, network, patterns and weights.
 
-    `online`: the bucket of model.weights may be asked. `elsewhere`: the line is to run on other machines, whose image
-    may have packages that own code lacks here.
+    `online`: the bucket of model.weights may be accessed. `elsewhere`: the line will run on other machines, whose image
+    may have other packages.
     """
-    with _guarded("own code, the network and its arguments, patterns and weights", findings):
+    with _report_failures("own code, the network and its arguments, patterns and weights", findings):
         has_torch = has_module("torch") and has_module("transformers")
         imported = check_own_code(config, findings, has_torch=has_torch, elsewhere=elsewhere)
         if not has_torch:
-            what = "the network and its arguments, patterns of parameters' names, weights"
-            findings.leave_unchecked(what, "torch is not installed")
+            subject = "the network and its arguments, patterns of parameters' names, weights"
+            findings.leave_unchecked(subject, "torch is not installed")
             return
         from trainer.check.network import (
             check_network,
@@ -93,20 +93,20 @@ def check_network_side(config: RunConfig, findings: Findings, *, online: bool = 
 
 
 def check_machine_side(config: RunConfig, findings: Findings, *, elsewhere: bool = False) -> None:
-    """Check precision, spread and the export's runtime on this machine, or `elsewhere` on those that it names."""
-    with _guarded("precision and the spread over ranks", findings):
+    """Check precision, parallelism and the export's runtime on this machine, or `elsewhere` on the configured ones."""
+    with _report_failures("precision and the spread over ranks", findings):
         check_training(config, findings, has_torch=has_module("torch"), elsewhere=elsewhere)
-    with _guarded("runtime and precision of the export", findings):
+    with _report_failures("runtime and precision of the export", findings):
         check_export(config, findings, elsewhere=elsewhere)
 
 
 @contextmanager
-def _guarded(what: str, findings: Findings) -> Iterator[None]:
-    """Name `what` as unchecked where the check fails by itself."""
+def _report_failures(subject: str, findings: Findings) -> Iterator[None]:
+    """Report `subject` as unchecked if the check itself fails."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - the entry of a process: a check that fails must refuse nothing
-        findings.leave_unchecked(what, f"the check itself failed ({type(error).__name__}: {error})")
+    except Exception as error:  # noqa: BLE001 - a broken check must not reject a configuration
+        findings.leave_unchecked(subject, f"the check itself failed ({type(error).__name__}: {error})")
 
 
 def check_training(config: RunConfig, findings: Findings, *, has_torch: bool, elsewhere: bool) -> None:
@@ -114,12 +114,12 @@ def check_training(config: RunConfig, findings: Findings, *, has_torch: bool, el
     with findings.refusals():
         if not elsewhere:
             num_ranks(config)
-            device = _device_here(has_torch=has_torch)
+            device = _local_device(has_torch=has_torch)
         elif (machine := _planned_machine(config.resources.machine)) is not None:
             device = _device_of(machine)
         else:
             return
-        # `auto` is what the profile finds best.
+        # The profile chooses `auto`.
         precision = "fp32" if config.train.precision == "auto" else config.train.precision
         if warning := find_slow_precision(precision, device):
             findings.warnings.append(warning)
@@ -127,7 +127,7 @@ def check_training(config: RunConfig, findings: Findings, *, has_torch: bool, el
 
 
 def check_export(config: RunConfig, findings: Findings, *, elsewhere: bool) -> None:
-    """Refuse what no runtime has on the machine that exports; name what depends on the export's image."""
+    """Check runtime and precision of the export; report what depends on its image as unchecked."""
     with findings.refusals():
         if not elsewhere:
             builder = choose_runtime(config.export)
@@ -138,7 +138,7 @@ def check_export(config: RunConfig, findings: Findings, *, elsewhere: bool) -> N
 
 
 def _planned_machine(section: MachineSection) -> Machine | None:
-    """Return a machine of the plan; None: there is no such machine, which the plan's rules report."""
+    """Return a planned machine; None if it is unknown, which the plan's rules report."""
     with suppress(ConfigError):
         return find_machine(section)
     return None
@@ -152,7 +152,7 @@ def _device_of(machine: Machine) -> DeviceKind:
     return DeviceKind(gpu.short, has_bf16=gpu.capability_x10 >= FIRST_BF16, where=where)
 
 
-def _device_here(*, has_torch: bool) -> DeviceKind:
+def _local_device(*, has_torch: bool) -> DeviceKind:
     if num_gpus() == 0:
         return DeviceKind()
     if not has_torch:
@@ -166,9 +166,9 @@ def _device_here(*, has_torch: bool) -> DeviceKind:
 
 def _check_planned_export(config: RunConfig, machine: Machine, findings: Findings) -> None:
     gpu = ACCELERATORS[machine.accelerator_type].capability if machine.gpus else None
-    # What is not in the image is found by the stage itself.
-    where = f"{machine.label}, which exports,"
-    runtime, target, warnings = decide(config.export, gpu, has_tensorrt=True, where=where)
+    # The stage itself reports missing packages of the image.
+    exporter = f"{machine.label}, which exports,"
+    runtime, target, warnings = decide(config.export, gpu, has_tensorrt=True, where=exporter)
     check_precision(Builder(runtime, "of the export's image", target), config.export.precision)
     findings.warnings.extend(warnings)
     if runtime == "tensorrt":
@@ -180,13 +180,13 @@ def _check_planned_export(config: RunConfig, machine: Machine, findings: Finding
 
 
 def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, elsewhere: bool = False) -> bool:
-    """Import own code as the stages will, from a copy; return whether the network's could be, or there is none.
+    """Import user code from a copy, like the stages; return whether the task and network can be checked.
 
-    `elsewhere`: it is to run on other machines, whose image may have packages that are not here.
+    `elsewhere`: it will run on other machines, whose image may have other packages.
     """
     names = named_code(config)
     try:
-        # Where the line's copy will lie makes no difference here.
+        # The line's folder does not matter here.
         pinned = pin_code(config, storage.join(storage.normalise(config.run.root), config.run.name))
         if pinned.archive is not None:
             append_code(unpack(pinned.archive, pinned.config.code))
@@ -195,7 +195,7 @@ def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, el
     except UserError:
         with findings.refusals():
             raise
-        # A network of the tool's own can be looked at all the same.
+        # A built-in network can still be checked.
         return not names.keys() - {"data.transform"}
     findings.warnings += pinned.warnings
     _warn_of_hidden_modules(findings)
@@ -212,14 +212,14 @@ def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, el
 
 
 def _imports(setting: str, name: str, findings: Findings, lacks: str) -> bool:
-    """Whether own code imports; where this machine `lacks` something, other packages and variables may be missing."""
+    """Whether user code imports; `lacks` is why other packages or variables may be missing here."""
     try:
         load_callable(setting, name, ModelError if setting == "model.architecture" else ConfigError)
     except UserError as error:
         missing = error.__cause__
         package = name.partition(":")[0].partition(".")[0]
-        is_other = isinstance(missing, ModuleNotFoundError) and (missing.name or "").partition(".")[0] != package
-        if lacks and (is_other or isinstance(missing, KeyError)):
+        is_foreign = isinstance(missing, ModuleNotFoundError) and (missing.name or "").partition(".")[0] != package
+        if lacks and (is_foreign or isinstance(missing, KeyError)):
             findings.leave_unchecked(f"whether {setting} {name!r} imports ({missing})", lacks)
             return False
         with findings.refusals():
@@ -229,12 +229,12 @@ def _imports(setting: str, name: str, findings: Findings, lacks: str) -> bool:
 
 
 def _warn_of_hidden_modules(findings: Findings) -> None:
-    """Say which modules below code.path an import does not find, since others of their names come first."""
+    """Warn about modules below code.path that are shadowed by others."""
     folder = code_folder()
     for path in sorted(folder.iterdir()) if folder is not None else ():
         is_module = path.suffix == ".py" or (path / "__init__.py").is_file()
         origin = find_elsewhere(path.stem) if is_module else None
-        # A folder without an __init__.py comes after every module.
+        # Namespace packages do not shadow modules.
         if origin is not None and not Path(origin).is_dir():
             findings.warnings.append(
                 f"module {path.stem} below code.path is hidden by {origin}: `import {path.stem}` finds that one"

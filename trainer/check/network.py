@@ -1,4 +1,4 @@
-"""The task and its network before there are shards: built and run on the task's example batch, patterns, weights."""
+"""Checks of task and network without shards: example batch, name patterns, weights."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from trainer.weights.source import find_source
 from trainer.weights.start import take_tensors
 from trainer.weights.tensors import read_tensors
 
-# Stands for the number of classes, which is not known before sharding.
-_SOME_CLASSES = 2
+# Placeholder for the number of classes, unknown before sharding.
+_PLANNED_CLASSES = 2
 
 
 def plan_task(config: RunConfig, findings: Findings) -> Task | None:
-    """Return the task for shards as the configuration would make them; None: it cannot be made.
+    """Return the task for planned shards; None if it cannot be created.
 
-    One of the tool is made without data.transform, which has been imported already (`check_own_code`).
+    Built-in tasks are created without data.transform, which `check_own_code` has checked.
     """
     if not config.task.is_own:
         config = config.model_copy(update={"data": config.data.model_copy(update={"transform": ""})})
@@ -51,7 +51,7 @@ def plan_task(config: RunConfig, findings: Findings) -> Task | None:
 
 
 def _planned_shards(config: RunConfig) -> ShardManifest:
-    classes = [f"class {number}" for number in range(_SOME_CLASSES)]
+    classes = [f"class {number}" for number in range(_PLANNED_CLASSES)]
     sharding = config.sharding
     fields = {
         name: FieldEntry(kind=field.kind, place=place, classes=classes if field.kind in CLASS_KINDS else [])
@@ -69,7 +69,7 @@ def _planned_shards(config: RunConfig) -> ShardManifest:
             padding=padding,
             trained=not sharding.tokenizer.file,
         )
-    split = SplitEntry(first=0, samples=_SOME_CLASSES, source_bytes=0, samples_by_class=[1] * _SOME_CLASSES)
+    split = SplitEntry(first=0, samples=_PLANNED_CLASSES, source_bytes=0, samples_by_class=[1] * _PLANNED_CLASSES)
     return ShardManifest(
         fingerprint="planned",
         made_from={},
@@ -88,9 +88,9 @@ def _planned_shards(config: RunConfig) -> ShardManifest:
 
 
 def _read_tokenizer(config: RunConfig) -> tuple[int, int, str] | None:
-    """Return tokens, padding and crc32c of a given tokenizer on this machine; None: there is none, or no such file.
+    """Return tokens, padding and crc32c of a local tokenizer file; None if there is none or it is unreadable.
 
-    The shard stage reports a file that cannot be read.
+    The shard stage reports unreadable files.
     """
     file = config.sharding.tokenizer.file if config.sharding.tokenizer else ""
     try:
@@ -107,10 +107,10 @@ def _read_tokenizer(config: RunConfig) -> tuple[int, int, str] | None:
 
 
 def check_network(config: RunConfig, task: Task, findings: Findings) -> nn.Module | None:
-    """Build the network and run it on the task's example; return it, None where it cannot be had.
+    """Build the network and run it on the task's example; return it, or None if it fails.
 
-    One of the tool is built on the meta device, where tensors have shapes and no memory. Own code, and whatever fails
-    there, is built on the CPU, and run on the longest sample of its signature too.
+    Built-in networks use the meta device. User networks, and those that fail there, use the CPU and also run on the
+    longest sample of the signature.
     """
     if not is_own_network(config):
         with suppress(ModelError), torch.device("meta"):
@@ -123,14 +123,14 @@ def check_network(config: RunConfig, task: Task, findings: Findings) -> nn.Modul
                 check_sizes(model, example_inputs(task, 2), task.signature, name=name, largest_only=True)
         return model
     except MemoryError:
-        findings.leave_unchecked("the network and its arguments", "it needs more memory than there is here")
+        findings.leave_unchecked("the network and its arguments", "this machine has too little memory for it")
     except UserError as error:
         needs_classes = any(kind in CLASS_KINDS for kind in task.fields.values()) and is_own_network(config)
         if "cuda" in error.given.lower() and not torch.cuda.is_available():
             findings.leave_unchecked("the network and its arguments", "it asks for a GPU, and there is none here")
         elif needs_classes and error.allowed.startswith("outputs"):
-            what = f"the width of the last layer of {name}"
-            findings.leave_unchecked(what, "the number of classes is not known before sharding")
+            subject = f"the width of the last layer of {name}"
+            findings.leave_unchecked(subject, "the number of classes is not known before sharding")
         else:
             with findings.refusals():
                 raise
@@ -138,7 +138,7 @@ def check_network(config: RunConfig, task: Task, findings: Findings) -> nn.Modul
 
 
 def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
-    """Refuse an own task whose members do not fit each other, on its example batch (ConfigError)."""
+    """Run the methods of a user task on its example batch; raise ConfigError if they are inconsistent."""
     batch = task.example(2)
     with torch.no_grad():
         with calling(config, "example"):
@@ -158,7 +158,7 @@ def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
 
 
 def check_patterns(model: nn.Module, config: RunConfig) -> None:
-    """Refuse patterns of names that match nothing, and a network that cannot learn in parts (ConfigError)."""
+    """Raise ConfigError for name patterns without a match, or if all parameters are frozen."""
     frozen = find_frozen(model, config.model.freeze)
     learns = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     require_some_learns([name for name in learns if name not in frozen.parameters], config.model.freeze)
@@ -168,7 +168,7 @@ def check_patterns(model: nn.Module, config: RunConfig) -> None:
 def check_weights(
     model: nn.Module | None, config: RunConfig, task: Task | None, findings: Findings, *, online: bool
 ) -> None:
-    """Look for `model.weights`, and compare names and shapes of its tensors with the network, which may take them."""
+    """Check `model.weights`: compare tensor names and shapes with the network, which may be modified."""
     weights = config.model.weights
     if weights in ("", PREVIOUS):
         return

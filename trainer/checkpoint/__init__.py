@@ -1,11 +1,11 @@
-"""Checkpoints: files first, the create-only manifest last; a resume takes the newest whole one. Imports no torch."""
+"""Checkpoints. The create-only manifest is written last; a resume uses the newest valid one. Imports no torch."""
 
 from __future__ import annotations
 
 from contracts import storage
 
 CHECKPOINTS_FOLDER = "checkpoints"
-"""Name below the folder of a training."""
+"""Subfolder of a training folder."""
 
 
 def has_checkpoint(folder_uri: str) -> bool:

@@ -1,12 +1,12 @@
-"""Checkpoints of a training folder: records of attempts, the newest valid one, the best one, and which are kept.
+"""Checkpoints of a training folder: attempt records, newest and best valid checkpoint, retention.
 
     checkpoints/attempt-000002.json              create-only: the step from which attempt 2 resumed
     checkpoints/step-00000120.000002/            a checkpoint of attempt 2
         manifest.json, model.safetensors, ...
 
-A create-only manifest does not stop a process that was thought dead: cut off at step 130, it commits freely while its
-successor works from step 120. So every attempt takes the next number, with a record of the step from which it resumes,
-before it saves anything. Checkpoints newer than the step from which a later attempt resumed are ignored.
+Create-only manifests do not fence zombie processes: one that was cut off at step 130 may still commit while its
+successor resumes from step 120. So every attempt first takes the next number and records the step from which it
+resumes. Checkpoints newer than the step from which a later attempt resumed are ignored.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Superseded(UserError):
 
 
 class AttemptRecord(Document):
-    """Start of an attempt."""
+    """Record of an attempt's start."""
 
     attempt: str
-    """Id of the attempt, as its events carry it."""
+    """Attempt id, as in its events."""
     step: int
-    """Step of the checkpoint that it resumed from; 0 from the beginning."""
+    """Step of the checkpoint it resumed from; 0: none."""
     process: str
-    """Random: no two records are equal, so of two processes that take a number one loses."""
+    """Random id, so that records differ and only one process can take a number."""
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder with the name of a checkpoint."""
+    """A folder with a checkpoint name."""
 
     uri: str
     step: int
@@ -56,32 +56,32 @@ class CheckpointFolder:
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """Result of a search."""
+    """Result of a search for a checkpoint."""
 
     uri: str
     manifest: CheckpointManifest | None
     """None: there is no valid checkpoint."""
     skipped: list[str]
-    """Checkpoints that were passed over, with reasons."""
+    """Skipped checkpoints, with reasons."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Contents of a folder of checkpoints at one moment."""
+    """Listing of a checkpoint folder."""
 
     places: list[CheckpointFolder]
-    """Newest step first; of one step the latest attempt first."""
+    """Sorted by step and attempt, descending."""
     resumed_at: dict[int, int]
-    """Step at which each attempt resumed, by its number; -1 where its record cannot be read."""
+    """Step at which each attempt resumed, by number; -1 if its record is unreadable."""
     damaged_records: list[str]
 
     @property
     def newest_attempt(self) -> int:
-        """Number of the latest attempt; 0 when there was none."""
+        """Number of the latest attempt; 0 if none."""
         return max(self.resumed_at, default=0)
 
     def left_behind_by(self, place: CheckpointFolder) -> int | None:
-        """Return the number of an attempt that resumed from before a checkpoint; None if the checkpoint counts."""
+        """Return the number of a later attempt that resumed from an earlier step; None if the checkpoint counts."""
         for number, step in sorted(self.resumed_at.items()):
             if number > place.attempt and 0 <= step < place.step:
                 return number
@@ -93,25 +93,25 @@ def checkpoint_name(step: int, attempt: int) -> str:
     return f"step-{step:08d}.{attempt:06d}"
 
 
-def list_checkpoints(folder_uri: str, known: dict[str, int] | None = None) -> Listing:
-    """List a folder of checkpoints; `known` are steps of records that were read before, by name, and is added to."""
-    known = {} if known is None else known
+def list_checkpoints(folder_uri: str, recorded_steps: dict[str, int] | None = None) -> Listing:
+    """List a checkpoint folder; `recorded_steps` caches the steps of attempt records by name."""
+    recorded_steps = {} if recorded_steps is None else recorded_steps
     names = storage.list_names(folder_uri)
     records = {name: int(match[1]) for name in names if (match := _RECORD.fullmatch(name))}
-    for name, record in _read_records(folder_uri, [name for name in records if name not in known]).items():
-        known[name] = -1 if record is None else record.step
+    for name, record in _read_records(folder_uri, [name for name in records if name not in recorded_steps]).items():
+        recorded_steps[name] = -1 if record is None else record.step
     matches = [match for name in names if (match := _CHECKPOINT.fullmatch(name))]
     places = [CheckpointFolder(storage.join(folder_uri, match[0]), int(match[1]), int(match[2])) for match in matches]
     places.sort(key=lambda place: (place.step, place.attempt), reverse=True)
-    resumed_at = {number: known[name] for name, number in records.items()}
-    return Listing(places, resumed_at, [name for name in records if known[name] < 0])
+    resumed_at = {number: recorded_steps[name] for name, number in records.items()}
+    return Listing(places, resumed_at, [name for name in records if recorded_steps[name] < 0])
 
 
 def find_newest(folder_uri: str, listing: Listing, *, on_piece: Callable[[], object] = lambda: None) -> FoundCheckpoint:
-    """Return the newest checkpoint that counts and whose files are whole; arguments as of `find_first`."""
-    found = find_first(listing, listing.places, on_piece=on_piece)
+    """Return the newest valid checkpoint; arguments as in `find_first`."""
+    result = find_first(listing, listing.places, on_piece=on_piece)
     unread = [f"{storage.display(storage.join(folder_uri, name))} cannot be read" for name in listing.damaged_records]
-    return replace(found, skipped=unread + found.skipped)
+    return replace(result, skipped=unread + result.skipped)
 
 
 def find_first(
@@ -121,31 +121,31 @@ def find_first(
     groups: Sequence[str] = (),
     on_piece: Callable[[], object] = lambda: None,
 ) -> FoundCheckpoint:
-    """Return the first of some checkpoints that counts and whose files are whole.
+    """Return the first valid checkpoint of `places`.
 
-    The crc32c of the files of `groups` is compared (empty: of all), and `on_piece` is called after each piece that is
-    read; of other files only the size is.
+    Verifies the crc32c of the files of `groups` (empty: all) and the sizes of other files. `on_piece` is called after
+    each piece read.
     """
     skipped: list[str] = []
     for place in places:
-        manifest, why = read_checkpoint(place)
+        manifest, problem = read_checkpoint(place)
         if manifest is not None:
             number = listing.left_behind_by(place)
             if number is None:
-                used = [file for group in groups or manifest.groups for file in manifest.files_of(group)]
-                why = find_damage(place.uri, manifest.files, checksums=False)
-                why = why or find_damage(place.uri, used, on_piece=on_piece)
+                files = [file for group in groups or manifest.groups for file in manifest.files_of(group)]
+                problem = find_damage(place.uri, manifest.files, checksums=False)
+                problem = problem or find_damage(place.uri, files, on_piece=on_piece)
             else:
-                why = f"attempt {number} resumed from step {listing.resumed_at[number]}, so later steps of attempt "
-                why += f"{place.attempt} do not count"
-        if why is None:
+                problem = f"attempt {number} resumed from step {listing.resumed_at[number]}, so later steps of attempt "
+                problem += f"{place.attempt} do not count"
+        if problem is None:
             return FoundCheckpoint(place.uri, manifest, skipped)
-        skipped.append(f"{storage.display(place.uri)}: {why}")
+        skipped.append(f"{storage.display(place.uri)}: {problem}")
     return FoundCheckpoint("", None, skipped)
 
 
 def read_checkpoint(place: CheckpointFolder) -> tuple[CheckpointManifest | None, str | None]:
-    """Return (manifest, None), or (None, what is wrong with it)."""
+    """Return (manifest, None), or (None, problem)."""
     if not storage.exists(storage.join(place.uri, MANIFEST_NAME)):
         return None, f"it has no {MANIFEST_NAME}: it was not finished"
     try:
@@ -162,7 +162,7 @@ def read_checkpoint(place: CheckpointFolder) -> tuple[CheckpointManifest | None,
 
 
 def require_same_inputs(uri: str, manifest: CheckpointManifest, made_from: dict[str, str]) -> None:
-    """Refuse a checkpoint of another model, other shards or another configuration (DataError)."""
+    """Raise DataError for a checkpoint of another model, other shards or another configuration."""
     changed = sorted(name for name in made_from if manifest.made_from.get(name, made_from[name]) != made_from[name])
     if changed:
         raise DataError(
@@ -172,9 +172,9 @@ def require_same_inputs(uri: str, manifest: CheckpointManifest, made_from: dict[
         )
 
 
-def record_attempt(folder_uri: str, attempt: str, found: FoundCheckpoint) -> int:
-    """Take the next number with a record of what this attempt resumes from; return the number."""
-    step = found.manifest.step if found.manifest is not None else 0
+def record_attempt(folder_uri: str, attempt: str, resumed: FoundCheckpoint) -> int:
+    """Record the step this attempt resumes from under the next free number; return the number."""
+    step = resumed.manifest.step if resumed.manifest is not None else 0
     record = AttemptRecord(attempt=attempt, step=step, process=uuid.uuid4().hex).model_dump_json().encode()
     numbers = [int(match[1]) for name in storage.list_names(folder_uri) if (match := _RECORD.fullmatch(name))]
     number = max(numbers, default=0) + 1
@@ -187,12 +187,12 @@ def record_attempt(folder_uri: str, attempt: str, found: FoundCheckpoint) -> int
 
 
 def require_newest(folder_uri: str, listing: Listing, number: int) -> None:
-    """Refuse to go on with attempt `number` once a later one has begun (Superseded)."""
+    """Raise Superseded if a later attempt than `number` has started."""
     newest = listing.newest_attempt
     if newest <= number:
         return
     record = _read_record(storage.join(folder_uri, f"attempt-{newest:06d}.json"))
-    # The id of a run's attempt begins with the id of the run.
+    # An attempt id starts with its run id.
     run = "another run" if record is None else f"run {record.attempt.partition('.')[0]}"
     raise Superseded(
         f"attempt {newest} has begun since, at step {listing.resumed_at[newest]}: {run} trains the same, and what this "
@@ -203,8 +203,8 @@ def require_newest(folder_uri: str, listing: Listing, number: int) -> None:
 
 
 def _read_records(folder_uri: str, names: Sequence[str]) -> dict[str, AttemptRecord | None]:
-    """Return records by name; None for one that cannot be read."""
-    # A job that was preempted a thousand times has as many; in a bucket each is a request.
+    """Return records by name; None for unreadable ones."""
+    # In parallel: there may be thousands, and each is a request.
     with ThreadPoolExecutor(max_workers=16) as pool:
         return dict(zip(names, pool.map(lambda name: _read_record(storage.join(folder_uri, name)), names), strict=True))
 
@@ -217,7 +217,7 @@ def _read_record(uri: str) -> AttemptRecord | None:
 
 
 Score = tuple[float, float]
-"""Of an evaluation; higher is better."""
+"""Score of an evaluation and its tie-break; higher is better."""
 
 
 @dataclass(frozen=True)
@@ -225,31 +225,31 @@ class Best:
     """The best committed checkpoint."""
 
     step: int = 0
-    """0: none was evaluated yet."""
+    """0: none evaluated yet."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """On the validation split; empty where there is none."""
+    """Metrics on the validation split; empty without one."""
 
     @classmethod
     def of(cls, manifest: CheckpointManifest) -> Best:
-        """Return what a checkpoint records."""
+        """Return the best checkpoint recorded in a manifest."""
         return cls(manifest.best_step, manifest.best_metrics)
 
     def or_better(self, manifest: CheckpointManifest, metric: str) -> Best:
-        """Return the checkpoint that is about to be committed if it is better; of equal ones the earlier is the best.
+        """Return the new checkpoint if it is strictly better, else self.
 
-        Without a validation split the newest at the end of an epoch is the best.
+        Without a validation split, the last checkpoint at the end of an epoch is the best.
         """
         if manifest.evaluated is None:
             return self
-        new = score_of(manifest, metric)
-        if new is None:
+        candidate = score_of(manifest, metric)
+        if candidate is None:
             return self if manifest.metrics else Best(manifest.step)
-        known = score(self.metrics, metric, manifest.headline, manifest.directions)
-        return self if known is not None and new <= known else Best(manifest.step, manifest.metrics)
+        best = score(self.metrics, metric, manifest.headline, manifest.directions)
+        return self if best is not None and candidate <= best else Best(manifest.step, manifest.metrics)
 
 
 def score_of(manifest: CheckpointManifest, metric: str) -> Score | None:
-    """Return the score of a checkpoint; None where its weights were not evaluated."""
+    """Return the score of a checkpoint; None if its weights were not evaluated."""
     if manifest.evaluated is None:
         return None
     return score(manifest.metrics, metric, manifest.headline, manifest.directions)
@@ -258,18 +258,20 @@ def score_of(manifest: CheckpointManifest, metric: str) -> Score | None:
 def score(
     metrics: Mapping[str, float], metric: str, headline: Headline | None, directions: Mapping[str, Direction]
 ) -> Score | None:
-    """Return the score of an evaluation; None where it has no such metric, or no finite one.
+    """Return the score of an evaluation; None if the metric is missing or not finite.
 
-    `metrics` are validation_loss and validation_NAME of each metric, `metric` is checkpoint.best_metric; without a
-    headline nothing was evaluated.
+    `metrics` are validation_loss and validation_NAME. `metric` is checkpoint.best_metric. `headline` is None before the
+    first evaluation.
     """
     if headline is None:
         return None
     name = metric.removeprefix("validation_") or headline.metric
-    # The loss decides between equal ones, the headline between equal losses.
+    # Ties are decided by the loss, ties of the loss by the headline.
     ranked = (name, LOSS) if name != LOSS else (LOSS, headline.metric)
-    known = {**directions, headline.metric: headline.direction, LOSS: "min"}
-    signed = [metrics.get(f"validation_{each}", math.nan) * (1 if known.get(each) == "max" else -1) for each in ranked]
+    directions = {**directions, headline.metric: headline.direction, LOSS: "min"}
+    signed = [
+        metrics.get(f"validation_{key}", math.nan) * (1 if directions.get(key) == "max" else -1) for key in ranked
+    ]
     first, second = (value if math.isfinite(value) else -math.inf for value in signed)
     return (first, second) if math.isfinite(first) else None
 
@@ -277,43 +279,43 @@ def score(
 def find_best(
     listing: Listing, best: Best, metric: str, *, groups: Sequence[str], on_piece: Callable[[], object]
 ) -> FoundCheckpoint:
-    """Return the best checkpoint that counts and is whole, or the next best; the newest where none was evaluated.
+    """Return the best valid checkpoint; the newest if none was evaluated.
 
-    `groups` and `on_piece` as of `find_first`.
+    `groups` and `on_piece` as in `find_first`.
     """
     scores: dict[CheckpointFolder, Score] = {}
     for place in listing.places:
         manifest, _ = read_checkpoint(place)
-        if manifest is not None and (found := score_of(manifest, metric)) is not None:
-            scores[place] = found
-    # Stable sorts: of equal scores the earlier step, of equal steps the later attempt; then the newest.
+        if manifest is not None and (value := score_of(manifest, metric)) is not None:
+            scores[place] = value
+    # Stable sorts: equal scores by earlier step, equal steps by later attempt; unscored ones newest first.
     places = sorted(listing.places, key=lambda place: place.step if place in scores else 0)
     places.sort(key=lambda place: (place.step == best.step, place in scores, scores.get(place, ())), reverse=True)
     return find_first(listing, places, groups=groups, on_piece=on_piece)
 
 
-def choose_kept(
+def choose_retained(
     scores: Mapping[CheckpointFolder, Score | None], keep_last: int, *, best_step: int
 ) -> set[CheckpointFolder]:
-    """Return the checkpoints that stay: the newest `keep_last`, the one of the best step, and the best that is there.
+    """Return the checkpoints to keep: the newest `keep_last`, the one of `best_step`, and the best scored one.
 
-    Of several of one step only the latest attempt's stays.
+    Only the latest attempt's checkpoint of a step is kept.
     """
     by_step: dict[int, CheckpointFolder] = {}
     for place in sorted(scores, key=lambda place: (place.step, place.attempt), reverse=True):
         by_step.setdefault(place.step, place)
     newest_first = list(by_step.values())
-    kept = {place for place in newest_first if place.step == best_step} | set(newest_first[:keep_last])
-    # Of equal scores the earlier one: nothing better came since.
+    retained = {place for place in newest_first if place.step == best_step} | set(newest_first[:keep_last])
+    # max() returns the earliest of equal scores.
     scored = [place for place in reversed(newest_first) if scores[place] is not None]
-    return kept | ({max(scored, key=lambda place: scores[place] or ())} if scored else set())
+    return retained | ({max(scored, key=lambda place: scores[place] or ())} if scored else set())
 
 
 def retain(listing: Listing, newest: CheckpointManifest, rules: CheckpointSection) -> list[str]:
-    """Delete the checkpoints that need not stay beside `newest`, which was just committed by the latest attempt.
+    """Delete old checkpoints after `newest` was committed; return the deleted unfinished ones.
 
-    Only whole ones up to its step are looked at: after a resume from an older checkpoint, damaged newer ones must not
-    push out good ones. Nothing else is touched, except what earlier attempts left without a manifest; that is returned.
+    Only valid checkpoints up to its step count: after a resume from an older one, damaged newer ones must not displace
+    good ones. Unfinished checkpoints of earlier attempts are deleted too.
     """
     scores: dict[CheckpointFolder, Score | None] = {}
     unfinished = []
@@ -323,17 +325,17 @@ def retain(listing: Listing, newest: CheckpointManifest, rules: CheckpointSectio
             has_manifest = storage.exists(storage.join(place.uri, MANIFEST_NAME))
             if place.attempt < newest.attempt and place.attempt in listing.resumed_at and not has_manifest:
                 unfinished.append(place.uri)
-        # Sizes only: to read all of it after each checkpoint would cost more than it is worth.
+        # Sizes only: reading all files after each checkpoint is too slow.
         elif (
             place.step <= newest.step
             and listing.left_behind_by(place) is None
             and find_damage(place.uri, manifest.files, checksums=False) is None
         ):
             scores[place] = score_of(manifest, rules.best_metric)
-    kept = choose_kept(scores, rules.keep_last, best_step=newest.best_step)
-    if not kept:
+    retained = choose_retained(scores, rules.keep_last, best_step=newest.best_step)
+    if not retained:
         return []
-    for uri in unfinished + [place.uri for place in scores if place not in kept]:
+    for uri in unfinished + [place.uri for place in scores if place not in retained]:
         # The manifest first, then data.
         storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
     return unfinished

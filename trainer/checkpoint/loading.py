@@ -1,8 +1,8 @@
-"""Tensors of a checkpoint, read from its safetensors files: whole ones or rows, whatever ranks have written them.
+"""Read tensors, or rows of them, from the safetensors files of a checkpoint with any number of ranks.
 
-A group of tensors (model, optimizer, ...) is one file, written by rank 0. With tensors that FSDP2 shards it is one file
-per rank, each with the rows of its rank: a sharded tensor is the concatenation of its rows in the order of the ranks.
-Whole tensors of such a group are in the file of rank 0. Nothing is unpickled.
+A group of tensors (model, optimizer, ...) is one file, written by rank 0. With tensors sharded by FSDP2, it is one file
+per rank with that rank's rows: a sharded tensor is the concatenation of its rows in rank order. Replicated tensors of
+such a group are in the file of rank 0. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ DTYPES: dict[str, torch.dtype] = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-# Of a file (https://huggingface.co/docs/safetensors): the length of the header, the header as JSON, then the data.
+# File format (https://huggingface.co/docs/safetensors): header length, JSON header, data.
 LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
-# What reading a header raises where there is none.
+# Errors of reading a malformed header.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class StoredTensor:
-    """A tensor of a checkpoint, read when it is indexed: `stored[first:last]` are rows, `stored[...]` is all of it."""
+    """A tensor of a checkpoint, read on indexing: `stored[first:last]` for rows, `stored[...]` for all."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self._name, self.dtype = name, dtype
@@ -52,13 +52,13 @@ class StoredTensor:
         self._parts: list[tuple[Callable[[], Any], int]] = []
 
     def append(self, open_file: Callable[[], Any], dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        """Add what the next file has: all of the tensor, or rows that follow those before.
+        """Add the part in the next file: the entire tensor, or its next rows.
 
         Raises:
-            ValueError: It is of another type, or its rows are of another shape.
+            ValueError: Dtype or row shape differ.
         """
-        fits = not self._parts or (shape and self.shape and shape[1:] == self.shape[1:])
-        if not fits or dtype != self.dtype:
+        same_row_shape = not self._parts or (shape and self.shape and shape[1:] == self.shape[1:])
+        if not same_row_shape or dtype != self.dtype:
             raise ValueError(f"{self._name} differs between files")
         self.shape = (self.shape[0] + shape[0], *shape[1:]) if self._parts else shape
         self._parts.append((open_file, shape[0] if shape else 1))
@@ -67,11 +67,11 @@ class StoredTensor:
         """Return a tensor on the CPU, which may be backed by its file.
 
         Raises:
-            DataError: A file with some of it is missing or damaged.
+            DataError: A file is missing or damaged.
         """
         if not self.shape:
-            whole: torch.Tensor = self._parts[0][0]().get_tensor(self._name)
-            return whole
+            tensor: torch.Tensor = self._parts[0][0]().get_tensor(self._name)
+            return tensor
         first, last = (0, self.shape[0]) if isinstance(rows, EllipsisType) else (rows.start, rows.stop)
         pieces, offset = [], 0
         for open_file, count in self._parts:
@@ -84,7 +84,7 @@ class StoredTensor:
         return torch.cat(pieces) if pieces else torch.empty((0, *self.shape[1:]), dtype=self.dtype)
 
 
-# Tensors of a group by name, read or not.
+# Tensors of a group by name.
 Group = Mapping[str, torch.Tensor | StoredTensor]
 Groups = Mapping[str, Group]
 
@@ -93,13 +93,13 @@ Groups = Mapping[str, Group]
 def open_groups(
     folder_uri: str, manifest: CheckpointManifest, *names: str, on_piece: Callable[[], object] = lambda: None
 ) -> Iterator[dict[str, dict[str, StoredTensor]]]:
-    """Give groups of tensors to read inside the block: all of a checkpoint, or those of `names` that it has.
+    """Open the groups of a checkpoint, or those of `names` that it has, for reading in the block.
 
-    A file is read whole, for its crc32c, once a tensor of it is; one in a bucket is downloaded to a temporary folder.
-    `on_piece` is called after each piece.
+    On first use a file is downloaded if it is in a bucket, and its crc32c is verified. `on_piece` is called after each
+    piece.
 
     Raises:
-        DataError: A file is missing, damaged or malformed, or files do not belong together.
+        DataError: A file is missing, damaged or malformed, or files are inconsistent.
     """
     with tempfile.TemporaryDirectory(prefix="shardline-checkpoint-") as downloads:
         groups = [group for group in manifest.groups if not names or group in names]
@@ -109,13 +109,13 @@ def open_groups(
 def load_groups(
     folder_uri: str, manifest: CheckpointManifest, *names: str, on_piece: Callable[[], object] = lambda: None
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Return groups of whole tensors on the CPU; arguments and errors are those of `open_groups`."""
+    """Read groups of tensors to the CPU; arguments and errors as in `open_groups`."""
     with open_groups(folder_uri, manifest, *names, on_piece=on_piece) as groups:
         return {group: {name: stored[...] for name, stored in tensors.items()} for group, tensors in groups.items()}
 
 
 def load_model_state(folder_uri: str, manifest: CheckpointManifest) -> dict[str, torch.Tensor]:
-    """Return parameters and buffers of a checkpoint, or the best weights of a finished training.
+    """Read parameters and buffers of a checkpoint, or the best weights of a finished training.
 
     Raises:
         DataError: A file is missing or damaged.
@@ -126,10 +126,10 @@ def load_model_state(folder_uri: str, manifest: CheckpointManifest) -> dict[str,
 
 
 def read_header(uri: str, file_bytes: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return type and shape of each tensor in a safetensors file, of which no data is read.
+    """Return dtype and shape of each tensor in a safetensors file, without reading data.
 
     Raises:
-        ValueError: It has other bytes than its header says, or no header (in general, one of `MALFORMED`).
+        ValueError: Its size does not match the header, or the header is malformed (any of `MALFORMED`).
         FileNotFoundError: It is missing.
     """
     if (size := storage.info(uri).size) != file_bytes:
@@ -151,7 +151,7 @@ def read_header(uri: str, file_bytes: int) -> dict[str, tuple[str, tuple[int, ..
 def _open_group(
     folder_uri: str, manifest: CheckpointManifest, group: str, downloads: Path, on_piece: Callable[[], object]
 ) -> dict[str, StoredTensor]:
-    """Return the tensors of a group from the headers of its files, in the order of the ranks that wrote them."""
+    """Return the tensors of a group from the headers of its files, in rank order."""
     entries = manifest.files_of(group)
     names = [entry.name.rpartition("/")[2] for entry in entries]
     if names not in ([tensor_file(group)], [tensor_file(group, rank, len(names)) for rank in range(len(names))]):
@@ -169,7 +169,7 @@ def _open_group(
 
 
 def _open_file(folder_uri: str, entry: FileEntry, downloads: Path, on_piece: Callable[[], object]) -> Any:
-    """Open a file after comparing its crc32c; the library checks that its tensors fill the data without overlap."""
+    """Verify the crc32c of a file and open it; safetensors checks for gaps and overlaps."""
     uri = entry.uri(folder_uri)
     with _refused(folder_uri, entry):
         if not storage.is_local(uri):
@@ -190,7 +190,7 @@ def _open_file(folder_uri: str, entry: FileEntry, downloads: Path, on_piece: Cal
 
 @contextmanager
 def _refused(folder_uri: str, entry: FileEntry) -> Iterator[None]:
-    """Raise a DataError that names a file for what goes wrong in reading it."""
+    """Raise read errors of a file as DataError."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -202,37 +202,37 @@ def _refused(folder_uri: str, entry: FileEntry) -> Iterator[None]:
 # --- comparison with a training ---------------------------------------------------------------------------------------
 
 
-def require_groups(found: Iterable[str], expected: Iterable[str], *, where: str) -> None:
-    """Refuse a checkpoint without a group of tensors that training has (DataError)."""
-    found = sorted(found)
-    if missing := sorted(set(expected) - set(found)):
-        raise _refusal(where, f"it has {', '.join(found)}, and no {', '.join(missing)}")
+def require_groups(actual: Iterable[str], expected: Iterable[str], *, where: str) -> None:
+    """Raise DataError if a group of tensors is missing."""
+    actual = sorted(actual)
+    if missing := sorted(set(expected) - set(actual)):
+        raise _refusal(where, f"it has {', '.join(actual)}, and no {', '.join(missing)}")
 
 
-def require_same(found: Group, expected: Mapping[str, torch.Tensor], *, where: str) -> None:
-    """Refuse tensors that are not those of the model: names, types and shapes (DataError)."""
-    for name in sorted({*found, *expected}):
+def require_same(stored: Group, expected: Mapping[str, torch.Tensor], *, where: str) -> None:
+    """Raise DataError if names, dtypes or shapes differ from the model's."""
+    for name in sorted({*stored, *expected}):
         if name not in expected:
             raise _refusal(where, f"{name} is not in the model")
-        if name not in found:
+        if name not in stored:
             raise _refusal(where, f"{name} of the model is not in it")
-        actual, wanted = (f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in (found[name], expected[name]))
-        if actual != wanted:
-            raise _refusal(where, f"{name} is {actual}, the model's is {wanted}")
+        actual, model_type = (f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in (stored[name], expected[name]))
+        if actual != model_type:
+            raise _refusal(where, f"{name} is {actual}, the model's is {model_type}")
 
 
-def require_optimizer_state(found: Group, parameters: Mapping[str, torch.Tensor], *, where: str) -> None:
-    """Refuse optimizer tensors (`parameter/entry`) that do not belong to the parameters (DataError)."""
-    for key, value in found.items():
+def require_optimizer_state(state: Group, parameters: Mapping[str, torch.Tensor], *, where: str) -> None:
+    """Raise DataError for optimizer tensors (`parameter/entry`) that do not match the parameters."""
+    for key, value in state.items():
         name, shape = key.rpartition("/")[0], tuple(value.shape)
-        # One element, however it is shaped: optimizers count their steps in such.
+        # Step counts are one-element tensors of any shape.
         if name not in parameters or (shape != tuple(parameters[name].shape) and math.prod(shape) != 1):
             raise _refusal(where, f"optimizer state {key} {shape} fits no parameter")
 
 
-def _refusal(where: str, problem: str) -> DataError:
+def _refusal(uri: str, problem: str) -> DataError:
     return DataError(
-        f"checkpoint {storage.display(where)}: {problem}",
+        f"checkpoint {storage.display(uri)}: {problem}",
         allowed="a whole checkpoint of the configured model and optimizer",
         todo="take another checkpoint or this one's configuration, or train again with --fresh",
     )

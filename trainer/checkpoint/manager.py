@@ -1,4 +1,4 @@
-"""Checkpoints of a training folder as the loop uses them: resume, save in the background, wait; and when one is due."""
+"""Checkpoint manager of the training loop: resume, background saves, and the schedule."""
 
 from __future__ import annotations
 
@@ -35,29 +35,28 @@ from trainer.checkpoint.staging import HostBuffer, StagedFile, Tensors, is_shard
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank, Result, on_first_rank
 
-# Checkpoints that fail one after another before training ends: one may be a storm in the bucket, three are no accident.
+# Consecutive failed checkpoints after which training fails.
 MAX_FAILURES = 3
 WRITE_TIMEOUT_S = 1800.0
-"""Seconds after which writing a checkpoint is given up."""
-# Longer than any difference between the times at which ranks begin to write.
+"""Time limit for writing a checkpoint."""
+# Ranks may start to write at different times.
 _GATHER_SLACK_S = 600.0
-# Seconds between two signs of life of a rank that waits for a write.
-LOOK_EVERY_S = 1.0
+# Seconds between progress reports while waiting for a write.
+JOIN_INTERVAL_S = 1.0
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Errors of storage that another checkpoint may not meet.
+# Storage errors that may be transient.
 _FAILURES = (OSError, ShardlineError, storage.AlreadyPublished)
 _ONE_RANK = Rank(0, 0, 1, torch.device("cpu"))
 
 
 class CheckpointManager:
-    """The checkpoints of one training folder, for one rank; all ranks make it together.
+    """Checkpoints of one training folder, on one rank; creating it is collective.
 
     Args:
-        sharded: Whether parameters are sharded: then ranks need a group of their own, used by a thread beside training.
-        log: Takes messages for the user; called from a thread too.
-        alive: Called while files are read, and while a write is waited for, until `WRITE_TIMEOUT_S`.
-        committed: Told step and seconds since the copy of the state of each checkpoint that is committed, on rank 0;
-            called from a thread.
+        sharded: Whether parameters are sharded: the writer threads then need a separate process group.
+        log: Called with messages, also from a thread.
+        alive: Called while files are read, and while waiting for a write, up to `WRITE_TIMEOUT_S`.
+        committed: Called on rank 0, in a thread, with the step of a committed checkpoint and its duration in seconds.
     """
 
     def __init__(
@@ -74,9 +73,9 @@ class CheckpointManager:
     ) -> None:
         self.folder_uri = storage.join(folder_uri, CHECKPOINTS_FOLDER)
         self.attempt_number = 0
-        """Number of this attempt, once `resume` has opened it."""
+        """Number of this attempt, set by `resume`."""
         self.group: dist.ProcessGroup | None = None
-        """Of the threads that write; `limit_collectives` must leave its timeout alone."""
+        """Group of the writer threads; `limit_collectives` must not change its time-out."""
         if sharded and rank.ranks > 1:
             timeout = timedelta(seconds=WRITE_TIMEOUT_S + _GATHER_SLACK_S)
             self.group = dist.new_group(backend="gloo", timeout=timeout)
@@ -89,44 +88,44 @@ class CheckpointManager:
         self._deadline = 0.0
         self._error: BaseException | None = None
         self._failures: list[Exception] = []
-        """Of the newest checkpoints, since the last one that was committed."""
+        """Consecutive failures since the last committed checkpoint."""
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def resume(self) -> FoundCheckpoint:
-        """Find the newest valid checkpoint and open this attempt; all ranks together, before the first save.
+        """Find the newest valid checkpoint and record this attempt; collective, before the first save.
 
-        Rank 0 searches, logs what it passed over, and leaves the record of what this attempt resumes from.
+        Rank 0 searches, logs skipped checkpoints, and records the step this attempt resumes from.
         """
-        found, self.attempt_number = self._on_first_rank(self._open)
-        if found.manifest is not None:
-            self._best = Best.of(found.manifest)
-        return found
+        checkpoint, self.attempt_number = self._on_first_rank(self._open)
+        if checkpoint.manifest is not None:
+            self._best = Best.of(checkpoint.manifest)
+        return checkpoint
 
     def _open(self, alive: Callable[[], None]) -> tuple[FoundCheckpoint, int]:
-        found = find_newest(self.folder_uri, self._listing(), on_piece=alive)
-        for skipped in found.skipped:
+        checkpoint = find_newest(self.folder_uri, self._listing(), on_piece=alive)
+        for skipped in checkpoint.skipped:
             self._log(f"skipped checkpoint {skipped}")
-        return found, record_attempt(self.folder_uri, self._attempt, found)
+        return checkpoint, record_attempt(self.folder_uri, self._attempt, checkpoint)
 
     def require_newest(self) -> None:
-        """Raise Superseded where a later attempt has begun; for rank 0."""
+        """Raise Superseded if a later attempt has started; rank 0 only."""
         require_newest(self.folder_uri, self._listing(), self.attempt_number)
 
     def find_best(self, *groups: str) -> FoundCheckpoint:
-        """Return the best checkpoint that counts and is whole, or the next best, which is logged; all ranks together.
+        """Return the best valid checkpoint; log a warning if it is not the recorded best one. Collective.
 
-        `groups` of tensors will be read; of other files only the size is compared.
+        Files of `groups` are verified; of other files only the size is.
         """
         best, metric = self._best, self._rules.best_metric
-        found = self._on_first_rank(
+        checkpoint = self._on_first_rank(
             lambda alive: find_best(self._listing(), best, metric, groups=groups, on_piece=alive)
         )
-        if found.manifest is not None and found.manifest.step != best.step and self._rank.is_first:
-            why = "".join(f"; passed over {skipped}" for skipped in found.skipped)
+        if checkpoint.manifest is not None and checkpoint.manifest.step != best.step and self._rank.is_first:
+            reasons = "".join(f"; passed over {skipped}" for skipped in checkpoint.skipped)
             instead = f"not {best.step}" if best.step else "none was evaluated"
-            self._log(f"warning: the best checkpoint is that of step {found.manifest.step}, {instead}{why}")
-        return found
+            self._log(f"warning: the best checkpoint is that of step {checkpoint.manifest.step}, {instead}{reasons}")
+        return checkpoint
 
     def _listing(self) -> Listing:
         return list_checkpoints(self.folder_uri, self._records)
@@ -137,15 +136,13 @@ class CheckpointManager:
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def save(self, manifest: CheckpointManifest, groups: Mapping[str, Tensors], *, required: bool = False) -> bool:
-        """Copy the state, and have it written and committed in the background; return whether that has begun.
+        """Copy the state, and write and commit it in the background; return False if the checkpoint was skipped.
 
-        All ranks call it. Where no tensor is sharded, only rank 0 does anything.
-
-        The manifest lacks files, attempt, parameters_sha256 and the best checkpoint. With `required` a running write is
-        waited for instead of leaving this checkpoint out, on all ranks.
+        All ranks call it; without sharded tensors only rank 0 writes. The manifest still lacks files, attempt,
+        parameters_sha256 and the best checkpoint. With `required`, wait for a running write instead of skipping.
 
         Raises:
-            ShardlineError: Writing an earlier one failed, in a way or so often that going on makes no sense.
+            ShardlineError: Earlier checkpoints failed permanently or too often.
         """
         if required:
             self._on_first_rank(self._wait_for_thread)
@@ -155,10 +152,10 @@ class CheckpointManager:
         self._raise_error()
         busy = self._is_writing()
         if sharded:
-            # Rank 0 is the last to finish a checkpoint, since it commits.
-            answer = [busy]
-            dist.broadcast_object_list(answer, src=0)
-            if not (busy := answer[0]):
+            # Rank 0 finishes last, since it commits.
+            decision = [busy]
+            dist.broadcast_object_list(decision, src=0)
+            if not (busy := decision[0]):
                 self._wait_for_thread(self._alive)
         if busy:
             if self._rank.is_first:
@@ -173,10 +170,10 @@ class CheckpointManager:
         return True
 
     def wait(self, *, together: bool = False) -> None:
-        """Wait until everything that was begun is durable; `together` on all ranks, as long as rank 0 writes.
+        """Wait until started checkpoints are durable; with `together`, all ranks wait for rank 0.
 
         Raises:
-            ShardlineError: The last one could not be written (OSError likewise).
+            ShardlineError, OSError: The last checkpoint could not be written.
         """
         if together:
             self._on_first_rank(self._wait_for_thread)
@@ -190,7 +187,7 @@ class CheckpointManager:
 
     def _wait_for_thread(self, alive: Callable[[], None]) -> None:
         while self._thread is not None and self._is_writing():
-            self._thread.join(LOOK_EVERY_S)
+            self._thread.join(JOIN_INTERVAL_S)
             if time.monotonic() < self._deadline:
                 alive()
 
@@ -205,11 +202,11 @@ class CheckpointManager:
     def _run(self, *arguments: Any) -> None:
         try:
             self._write(*arguments)
-        except BaseException as error:  # noqa: BLE001 - the entry of a thread; raised again in the main one
+        except BaseException as error:  # noqa: BLE001 - entry point of a thread; raised in the main thread
             self._error = error
 
     def _write(self, manifest: CheckpointManifest, files: list[StagedFile], sharded: bool, started: float) -> None:
-        """Write the files of this rank; on rank 0 commit the checkpoint, and delete old ones."""
+        """Write the files of this rank; on rank 0 also commit the checkpoint and delete old ones."""
         uri = storage.join(self.folder_uri, checkpoint_name(manifest.step, self.attempt_number))
         try:
             entries = self._write_files(uri, files, sharded)
@@ -223,33 +220,33 @@ class CheckpointManager:
             self._retain(committed)
 
     def _write_files(self, uri: str, files: list[StagedFile], sharded: bool) -> list[FileEntry]:
-        """Write the files of this rank; return those of all ranks on rank 0, or raise there a failure of any."""
+        """Write the files of this rank; rank 0 returns those of all ranks, or raises if one failed."""
         entries, failure = [], None
         try:
             entries = [_publish(uri, file, self._deadline) for file in files]
         except _FAILURES as error:
             failure = error
-        answers: list[Any] = [None] * self._rank.ranks
+        results: list[Any] = [None] * self._rank.ranks
         if sharded:
-            own = (entries, failure and f"{type(failure).__name__}: {failure}")
+            result = (entries, failure and f"{type(failure).__name__}: {failure}")
             try:
-                dist.gather_object(own, answers if self._rank.is_first else None, dst=0, group=self.group)
-            except RuntimeError as lost:
-                raise TryAgain(f"ranks could not tell rank 0 what they have written: {lost}") from lost
+                dist.gather_object(result, results if self._rank.is_first else None, dst=0, group=self.group)
+            except RuntimeError as error:
+                raise TryAgain(f"ranks could not report their files to rank 0: {error}") from error
         if failure is not None:
             raise failure
         if not sharded or not self._rank.is_first:
             return entries
-        for rank, (_, problem) in enumerate(answers):
+        for rank, (_, problem) in enumerate(results):
             if problem is not None:
                 raise TryAgain(f"rank {rank} could not write its part: {problem}")
-        return [entry for part, _ in answers for entry in part]
+        return [entry for part, _ in results for entry in part]
 
     def _commit(
         self, uri: str, manifest: CheckpointManifest, files: list[StagedFile], entries: list[FileEntry]
     ) -> CheckpointManifest:
-        """Publish the manifest, which makes the checkpoint exist; return it."""
-        # No rank has all of a network that is sharded.
+        """Commit the checkpoint by publishing its manifest; return the manifest."""
+        # None if sharded: no rank has all tensors.
         model = next((file.tensors for file in files if file.name == tensor_file("model")), None)
         best = self._best.or_better(manifest, self._rules.best_metric)
         update = {
@@ -266,16 +263,15 @@ class CheckpointManager:
         return manifest
 
     def _retain(self, newest: CheckpointManifest) -> None:
-        """Delete what need not stay beside the newest checkpoint."""
         try:
-            for gone in retain(self._listing(), newest, self._rules):
-                self._log(f"deleted {storage.display(gone)}: an earlier attempt did not finish it")
+            for uri in retain(self._listing(), newest, self._rules):
+                self._log(f"deleted {storage.display(uri)}: an earlier attempt did not finish it")
         except (OSError, ShardlineError) as error:
-            # The checkpoint stands; what is left over goes next time.
+            # The checkpoint is committed; the next one deletes the rest.
             self._log(f"warning: old checkpoints could not be deleted ({type(error).__name__}: {error})")
 
     def _give_up(self, uri: str, error: Exception) -> None:
-        """Log what went wrong, make room, and raise it where training cannot go on."""
+        """Log a failure and delete its files; raise if it is permanent or repeated."""
         if self._rank.is_first:
             self._log(f"warning: {storage.display(uri)} could not be written ({type(error).__name__}: {error})")
             with contextlib.suppress(OSError, ShardlineError):
@@ -293,7 +289,7 @@ class CheckpointManager:
 
 
 def write_weights(folder_uri: str, state: dict[str, torch.Tensor]) -> FileEntry:
-    """Write weights into a folder whose manifest is still to come; a file of that name is no manifest's yet."""
+    """Write or replace weights in a folder without a manifest."""
     (file,) = HostBuffer(_ONE_RANK).stage({"model": state})
     storage.delete(storage.join(folder_uri, file.name))
     return _publish(folder_uri, file, time.monotonic() + WRITE_TIMEOUT_S)
@@ -306,13 +302,13 @@ def _publish(folder_uri: str, file: StagedFile, deadline: float) -> FileEntry:
 
 
 class _BoundedStream:
-    """Memory as a file to read, which raises TryAgain once its deadline on the clock of time.monotonic is over."""
+    """Read-only file over memory; raises TryAgain after a deadline on the clock of time.monotonic."""
 
     def __init__(self, content: memoryview, deadline: float) -> None:
         self._content, self._deadline, self._position = content, deadline, 0
 
     def read(self, size: int = -1) -> bytes:
-        """Return `size` bytes, fewer at the end; all that are left where it is negative."""
+        """Return up to `size` bytes; all remaining ones if negative."""
         if time.monotonic() > self._deadline:
             raise TryAgain(f"it took longer than {WRITE_TIMEOUT_S:.0f} s")
         start = self._position
@@ -329,9 +325,9 @@ class _BoundedStream:
 
 
 class Schedule:
-    """When the loop saves: every so many steps, or by the clock of rank 0, on which ranks agree with their votes.
+    """Checkpoint schedule: every N steps, or by rank 0's clock.
 
-    The votes (trainer/supervise/vote.py) carry `propose()` of rank 0, so no device is waited for.
+    Ranks agree by vote (trainer/supervise/vote.py) on `propose()` of rank 0, without a device sync.
     """
 
     def __init__(self, rules: CheckpointSection, *, is_first: bool) -> None:
@@ -339,29 +335,29 @@ class Schedule:
         self._since: float | None = None
         self._agreed = False
         self.saves = 0
-        """Checkpoints begun or skipped, on all ranks alike: a proposal from before the newest counts no more."""
+        """Checkpoints started or skipped, equal on all ranks; it invalidates older proposals."""
 
     def propose(self) -> int:
-        """Return 1 where a checkpoint is due by the clock; 0 on other ranks, and where steps decide."""
+        """Return 1 on rank 0 if a checkpoint is due by the clock; else 0."""
         if self._rules.every_steps is not None or not self._is_first:
             return 0
-        now = time.monotonic()
+        time_s = time.monotonic()
         if self._since is None:
-            self._since = now
-        return int(now - self._since >= self._rules.interval_s)
+            self._since = time_s
+        return int(time_s - self._since >= self._rules.interval_s)
 
     def agree(self, proposed: int, *, saves: int) -> None:
-        """Take in what rank 0 proposed when it had counted `saves`; all ranks together."""
+        """Accept rank 0's proposal, made at `saves` checkpoints; collective."""
         self._agreed = bool(proposed) and saves == self.saves
 
     def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is due after optimizer step `step` of the training; the same on all ranks."""
+        """Whether a checkpoint is due after optimizer step `step`; equal on all ranks."""
         if self._rules.every_steps is not None:
             return step % self._rules.every_steps == 0
         return self._agreed
 
     def saved(self) -> None:
-        """Start the interval anew: a checkpoint has begun, or was skipped."""
+        """Restart the interval after a checkpoint was started or skipped."""
         self.saves += 1
         self._agreed = False
         self._since = time.monotonic()

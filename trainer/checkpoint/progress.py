@@ -1,4 +1,4 @@
-"""What a checkpoint records beside tensors: how far training is, its manifest, and the environment."""
+"""Checkpoint contents besides tensors: training progress, manifest and environment."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training is; its best checkpoint so far is known to what commits them (trainer/checkpoint/manager.py)."""
+    """Progress of a training; CheckpointManager tracks the best checkpoint."""
 
     position: int = 0
     metrics: dict[str, float] | None = None
     headline: Headline | None = None
-    """Of the task; None before the first evaluation."""
+    """Main metric; None before the first evaluation."""
     directions: Mapping[str, Direction] = field(default_factory=dict)
-    """Of the task's metrics, by name."""
+    """Directions of the task's metrics, by name."""
     evaluated_step: int = 0
-    """Step of the newest evaluation of this attempt."""
+    """Step of the last evaluation in this attempt."""
     evaluation_due: bool = False
-    """The evaluation that belongs here was not made: ranks were told to stop."""
+    """Whether the evaluation of this step is pending because of a stop."""
     early_stopping: EarlyStopping | None = None
     """None without train.early_stopping, and before the first evaluation."""
 
@@ -50,27 +50,27 @@ class Progress:
             early_stopping=manifest.early_stopping,
         )
 
-    def with_evaluation(self, found: Evaluation | None, step: int, rule: EarlyStoppingSection | None) -> Progress:
-        """Take in an evaluation; None: there is no validation split."""
-        made = replace(self, evaluated_step=step, evaluation_due=False)
-        if found is None:
-            return replace(made, metrics={})
-        seen = self.early_stopping
+    def with_evaluation(self, evaluation: Evaluation | None, step: int, rule: EarlyStoppingSection | None) -> Progress:
+        """Return the progress after an evaluation; None: no validation split."""
+        progress = replace(self, evaluated_step=step, evaluation_due=False)
+        if evaluation is None:
+            return replace(progress, metrics={})
+        early_stopping = self.early_stopping
         if rule is not None:
-            seen = judge(seen or EarlyStopping(), rule, found)
+            early_stopping = judge(early_stopping or EarlyStopping(), rule, evaluation)
         return replace(
-            made,
-            metrics=found.named("validation"),
-            headline=found.headline,
-            directions=found.directions,
-            early_stopping=seen,
+            progress,
+            metrics=evaluation.named("validation"),
+            headline=evaluation.headline,
+            directions=evaluation.directions,
+            early_stopping=early_stopping,
         )
 
 
 def describe_checkpoint(training: Training, skipped: int) -> CheckpointManifest:
-    """Return the manifest of a training at this step.
+    """Return the manifest of a training at this step, without the fields that are set at the commit.
 
-    The best checkpoint, files, attempt and hash are known when it is committed; `skipped` steps were left out so far.
+    `skipped` is the number of skipped steps.
     """
     return CheckpointManifest(
         fingerprint=training.assignment.fingerprint,
@@ -105,7 +105,7 @@ def describe_checkpoint(training: Training, skipped: int) -> CheckpointManifest:
 
 def describe_environment(config: RunConfig, rank: Rank, layout: BatchLayout, numerics: Numerics) -> dict[str, str]:
     """Return ranks, threads, devices and versions, by name."""
-    # Parameters are gathered in the precision of steps (docs/parallel.md).
+    # FSDP gathers parameters in the precision of steps (docs/parallel.md).
     rounded = "" if numerics.precision == "fp32" else f", gathered in {numerics.precision}"
     return {
         "ranks": str(rank.ranks),
@@ -120,7 +120,7 @@ def describe_environment(config: RunConfig, rank: Rank, layout: BatchLayout, num
 
 
 def find_differences(manifest: CheckpointManifest, environment: dict[str, str]) -> list[str]:
-    """Return in words what differs from a checkpoint's environment and may change bits."""
+    """Describe differences from a checkpoint's environment that may change the exact numbers."""
     return [
         f"{name} {manifest.environment.get(name)} -> {value}"
         for name, value in environment.items()

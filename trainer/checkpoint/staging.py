@@ -1,4 +1,4 @@
-"""Copies of the state in host memory, laid out as the safetensors files of a checkpoint (loading.py describes them)."""
+"""Copy the state to host memory in the layout of safetensors files (see loading.py)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def require_storable(model: nn.Module, name: str) -> None:
-    """Refuse a network with state that a checkpoint cannot hold; called before its first step (ModelError)."""
+    """Raise ModelError if a checkpoint cannot store the network's state; called before the first step."""
     for key, value in model.state_dict().items():
-        # torch.nn.Module.state_dict names what get_extra_state returns so; set_extra_state would not see sharded rows.
+        # Module.state_dict stores the result of get_extra_state under this name.
         if not isinstance(value, torch.Tensor) or key.rpartition(".")[2] == "_extra_state":
             raise ModelError(
                 f"{name}: {key} is state of its own (get_extra_state)",
@@ -40,7 +40,7 @@ def require_storable(model: nn.Module, name: str) -> None:
 
 
 def _unstorable(name: str, dtype: torch.dtype) -> ModelError:
-    dtype_name, *allowed = [str(each).removeprefix("torch.") for each in (dtype, *_NAMES)]
+    dtype_name, *allowed = [str(type_).removeprefix("torch.") for type_ in (dtype, *_NAMES)]
     return ModelError(
         f"{name} is of type {dtype_name}, which a checkpoint cannot hold",
         allowed=", ".join(allowed),
@@ -50,13 +50,13 @@ def _unstorable(name: str, dtype: torch.dtype) -> ModelError:
 
 
 def is_sharded(group: Tensors) -> bool:
-    """Whether every rank writes a file of a group, since each has rows of some tensors; the same on all ranks."""
+    """Whether a group has sharded tensors, so that every rank writes a file; equal on all ranks."""
     return any(isinstance(tensor, DTensor) and tensor.device_mesh.size() > 1 for tensor in group.values())
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file in host memory, its header included."""
+    """A safetensors file in host memory."""
 
     group: str
     name: str
@@ -67,7 +67,7 @@ class StagedFile:
 
 
 class HostBuffer:
-    """A copy of what one rank writes of the state; the memory is allocated once and used for every checkpoint."""
+    """Copy of the tensors that one rank writes; the memory is reused for every checkpoint."""
 
     def __init__(self, rank: Rank, log: Callable[[str], None] = lambda message: None) -> None:
         self._rank, self._log = rank, log
@@ -77,9 +77,9 @@ class HostBuffer:
 
     @torch.no_grad()
     def stage(self, groups: Mapping[str, Tensors]) -> list[StagedFile]:
-        """Copy the tensors that this rank writes; return its files, which hold until the next call.
+        """Copy the tensors that this rank writes; return its files, valid until the next call.
 
-        The state may change as soon as this returns. Memory is allocated again only when names, types or shapes change.
+        The state may change after the return. Memory is reallocated only if names, dtypes or shapes change.
         """
         first = self._rank.is_first
         parts = {name: _local_parts(group, first) for name, group in groups.items() if first or is_sharded(group)}
@@ -103,7 +103,7 @@ class HostBuffer:
         metadata = {"format": "pt", **({"part": f"{rank} of {ranks}"} if sharded else {})}
         header: dict[str, Any] = {"__metadata__": metadata}
         spans, stop = {}, 0
-        for name in sorted(tensors, key=lambda name: _place(name, tensors[name])):
+        for name in sorted(tensors, key=lambda name: _sort_key(name, tensors[name])):
             tensor = tensors[name]
             if tensor.dtype not in _NAMES:
                 raise _unstorable(f"{group}: {name}", tensor.dtype)
@@ -111,7 +111,7 @@ class HostBuffer:
             header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, stop]}
             spans[name] = slice(start, stop)
         text = json.dumps(header, separators=(",", ":")).encode()
-        # Padded, so that the data begins at a cache line.
+        # Pad, so that the data starts at a cache line.
         text += b" " * (-(LENGTH_BYTES + len(text)) % _LINE_BYTES)
         text = len(text).to_bytes(LENGTH_BYTES, "little") + text
         content = torch.empty(len(text) + stop, dtype=torch.uint8)
@@ -125,27 +125,27 @@ class HostBuffer:
 
 
 def _local_parts(group: Tensors, first: bool) -> dict[str, torch.Tensor]:
-    """Return what a rank writes of a group: its rows of sharded tensors; rank 0 all tensors besides."""
+    """Return the tensors of a group that a rank writes: its rows of sharded ones; on rank 0 also all others."""
     if first:
         return {name: local_tensor(tensor) for name, tensor in group.items()}
     rows = {name: tensor.to_local() for name, tensor in group.items() if isinstance(tensor, DTensor)}
     return {name: tensor for name, tensor in rows.items() if len(tensor)}
 
 
-def _place(name: str, tensor: torch.Tensor) -> tuple[bool, int, str]:
-    """Order tensors so that each begins at a multiple of its item size, and those that fill cache lines at a line.
+def _sort_key(name: str, tensor: torch.Tensor) -> tuple[bool, int, str]:
+    """Sort key that aligns tensors to their item size, and whole cache lines to cache lines.
 
-    Tensors follow each other without holes: one that does not fill its last line, such as an optimizer's count of
-    steps, would push all behind it off the lines, and a copy then writes to two lines at a time.
+    Files have no padding between tensors. A small tensor, such as an optimizer's step count, would misalign all that
+    follow and slow down their copies.
     """
     return tensor.numel() * tensor.itemsize % _LINE_BYTES != 0, -tensor.itemsize, name
 
 
 def _lock_pages(memory: torch.Tensor) -> str | None:
-    """Lock the pages of a tensor in host memory until it is freed; return what went wrong, or None.
+    """Page-lock a host tensor until it is freed; return the problem, or None.
 
-    torch.empty(pin_memory=True) would round its bytes up to a power of two and never give them back
-    (CachingHostAllocator), so ordinary memory is registered, as torch/distributed/_state_dict_utils.py does.
+    torch.empty(pin_memory=True) rounds up to a power of two and never frees memory (CachingHostAllocator), so ordinary
+    memory is registered, as in torch/distributed/_state_dict_utils.py.
     """
     try:
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -154,10 +154,10 @@ def _lock_pages(memory: torch.Tensor) -> str | None:
     except (AssertionError, RuntimeError) as error:
         return str(error)
     if code != 0:
-        # The runtime keeps the error for the next check behind a kernel; torch has no cudaGetLastError to clear it.
+        # Clear the CUDA error, which the next kernel would report; torch has no cudaGetLastError.
         with suppress(RuntimeError):
             torch.ones(1, device="cuda")
         return f"cudaHostRegister returned {code} for {memory.numel()} bytes"
-    # Before the memory is freed. At the end of the process the driver does it: a call could wait for a GPU that hangs.
+    # Not at exit: the call could block on a hung GPU, and the driver cleans up.
     weakref.finalize(memory, cudart.cudaHostUnregister, memory.data_ptr()).atexit = False
     return None

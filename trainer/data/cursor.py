@@ -1,8 +1,8 @@
-"""The cursor: which rank computes which samples, by the global position alone: samples since the start of training.
+"""Assignment of samples to ranks by global position: the number of samples since the start of training.
 
     position ──> epoch, offset ──> batch (never crosses an epoch) ──> slots of a fixed size ──> ranks
 
-The position is the whole data state: a resume needs this one integer, at any number of ranks and loader processes.
+The position is the entire data state: a resume needs this integer only, with any number of ranks and loader processes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ class SlotRequest:
     slot: int
     """Number of the slot in the global batch, from 0."""
     samples: tuple[int, ...]
-    """Places in the split."""
+    """Positions in the split."""
     batch_samples: int
-    """Samples of the whole global batch: what the loss is divided by."""
+    """Samples of the global batch."""
     counts: bool
-    """False where the rank only joins the collectives, with weight 0: it has no slot in a short last batch, or fewer
-    than others in lockstep."""
+    """False if the rank only joins the collectives, with weight 0: it has fewer slots than other ranks."""
     last_of_step: bool
-    """Whether this rank takes the optimizer step after this slot."""
+    """Whether an optimizer step follows this slot."""
 
     @classmethod
     def of(cls, places: Sequence[int], slot: int = 0) -> SlotRequest:
-        """Return a request of samples that are no part of a training step."""
+        """Return a request outside of a training step."""
         return cls(0, 0, slot, tuple(places), len(places), counts=True, last_of_step=True)
 
 
@@ -51,7 +50,7 @@ def step_of(position: int, *, num_samples: int, global_batch_size: int) -> int:
 
 
 def rank_slots(num_slots: int, *, rank: int, ranks: int) -> range:
-    """Return the slots of a rank: consecutive ones, whose number differs between ranks by one at most."""
+    """Return the consecutive slots of a rank; their number differs by at most one between ranks."""
     return range(rank * num_slots // ranks, (rank + 1) * num_slots // ranks)
 
 
@@ -68,7 +67,7 @@ def slot_requests(
 ) -> Iterator[SlotRequest]:
     """Yield the slots of a rank, in order, from a global position to the end of training.
 
-    In lockstep all ranks compute equally many slots of a step: forward passes communicate.
+    In lockstep, all ranks compute the same number of slots per step, since forward passes have collectives.
     """
     num_samples = order.num_samples
     step = step_of(position, num_samples=num_samples, global_batch_size=global_batch_size)
@@ -78,9 +77,9 @@ def slot_requests(
             count = min(global_batch_size, num_samples - start)
             batch = order.places(epoch, start, count)
             num_slots = -(-count // slot_size)
-            own = rank_slots(num_slots, rank=rank, ranks=ranks)
-            # A rank without a slot computes its neighbour's with weight 0: collectives need every rank.
-            computed = list(own) or [rank * num_slots // ranks]
+            assigned = rank_slots(num_slots, rank=rank, ranks=ranks)
+            # Collectives need every rank: one without a slot computes its neighbour's with weight 0.
+            computed = list(assigned) or [rank * num_slots // ranks]
             if lockstep:
                 computed += computed[-1:] * (-(-num_slots // ranks) - len(computed))
             for number, slot in enumerate(computed):
@@ -90,7 +89,7 @@ def slot_requests(
                     slot=slot,
                     samples=tuple(batch[slot * slot_size : (slot + 1) * slot_size].tolist()),
                     batch_samples=count,
-                    counts=number < len(own),
+                    counts=number < len(assigned),
                     last_of_step=number == len(computed) - 1,
                 )
             step += 1

@@ -1,8 +1,8 @@
-"""Slots copied to the model's device beside what it computes, and the time that steps wait for data.
+"""Copy slots to the GPU while it computes, and measure the time that steps wait for data.
 
-Bytes are copied, on a stream of their own; float32 is made on the device by the task's `to_model`. A step only queues
-work, so the host asks for the next slot while the GPU computes this one: its copy runs at once, and the computation
-that comes after waits for it by an event, not the host. Without a GPU nothing is copied.
+Slots are copied on a separate stream; the task's `to_model` converts them to float32 on the device. A step only queues
+work, so the next slot is copied while the GPU computes this one; the GPU waits for the copy, not the host. On a CPU
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ import torch
 
 Item = TypeVar("Item")
 
-# Slots that may lie on the GPU before they are computed. Without a bound the host, which only queues, would fill the
-# GPU's memory with copies; with two a copy always runs beside a computation.
+# Maximum slots on the GPU before they are computed. Two are enough to overlap copy and computation; without a limit
+# copies would fill the GPU's memory.
 MOST_AHEAD = 2
 
 
 @dataclass(frozen=True)
 class DataTime:
-    """Where the time of some steps went, in seconds."""
+    """Time of some steps, in seconds."""
 
     wall_s: float
-    """Of the steps, without evaluations and checkpoints."""
+    """Wall time of the steps, without evaluations and checkpoints."""
     loader_s: float
-    """Inside next() of the loader. A GPU computes meanwhile what it was given before: at most this was lost."""
+    """Time in next() of the loader; an upper bound of the loss, since the GPU computes meanwhile."""
     copy_s: float | None
-    """Of copies from host to device, by CUDA events; None: there is no GPU."""
+    """Time of host-to-device copies, by CUDA events; None without a GPU."""
     wait_s: float | None = None
-    """In which the GPU only waited for a copy, by CUDA events; None: not measured."""
+    """Time in which the GPU waited for a copy, by CUDA events; None: not measured."""
 
     def describe(self) -> str:
-        """Return the shares of the wall time, in percent."""
+        """Describe the shares of the wall time."""
         copy = "not measured" if self.copy_s is None else f"{self.share(self.copy_s):.1f} %"
         return f"data time {self.share(self.loader_s):.1f} % (host to device {copy})"
 
@@ -48,7 +48,7 @@ class DataTime:
 
 
 class DataClock:
-    """Sums up the waiting of one rank for its data between two reports; with `waits`, also of its GPU for copies."""
+    """Measures one rank's wait for data between two reports; with `waits`, also its GPU's wait for copies."""
 
     def __init__(self, device: torch.device, *, waits: bool = False) -> None:
         on_gpu = device.type == "cuda"
@@ -58,39 +58,39 @@ class DataClock:
         self._mark = time.perf_counter()
 
     def slots(self, slots: Iterator[Item]) -> Iterator[Item]:
-        """Yield what a loader yields, and measure the time in its next()."""
+        """Yield a loader's slots, and measure the time in its next()."""
         self.restart()
         while True:
             self.step_done()
-            asked = self._mark
+            started = self._mark
             try:
                 slot = next(slots)
             except StopIteration:
                 return
             self.step_done()
-            self._loader_s += self._mark - asked
+            self._loader_s += self._mark - started
             yield slot
 
     def copying(self) -> AbstractContextManager[None]:
-        """Measure copies to the device that are started inside, without waiting for them."""
+        """Measure copies started in the block, without a sync."""
         return _between(self._copies)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Measure how long the current stream waits for what it is told inside to wait for, if the clock is to."""
+        """Measure the current stream's wait in the block, if enabled."""
         return _between(self._waits)
 
     def step_done(self) -> None:
-        """Count the time until now as that of a step."""
+        """Add the time since the last mark to the step time."""
         now = time.perf_counter()
         self._wall_s += now - self._mark
         self._mark = now
 
     def restart(self) -> None:
-        """Leave out the time since the last slot, step or report: an evaluation or a checkpoint."""
+        """Exclude the time since the last mark: an evaluation or a checkpoint."""
         self._mark = time.perf_counter()
 
     def take(self) -> DataTime:
-        """Return what was counted since the last call; on a GPU it waits for the newest copy."""
+        """Return the times since the last call; on a GPU, wait for the last copy."""
         self.step_done()
         counted = DataTime(self._wall_s, self._loader_s, _take(self._copies), _take(self._waits))
         self._wall_s = self._loader_s = 0.0
@@ -113,7 +113,7 @@ def _between(events: list[_Events] | None) -> Iterator[None]:
 
 
 def _take(events: list[_Events] | None) -> float | None:
-    """Return the seconds between pairs of events, after waiting for the last of them, and forget them."""
+    """Wait for the last event, return the seconds between pairs, and clear them."""
     if not events:
         return None if events is None else 0.0
     events[-1][1].synchronize()
@@ -123,9 +123,9 @@ def _take(events: list[_Events] | None) -> float | None:
 
 
 def to_device(items: Iterator[Item], device: torch.device, clock: DataClock) -> Iterator[Item]:
-    """Yield items with all their tensors on the device, in order; on a CPU the items themselves.
+    """Yield items with all tensors on the device, in order; on a CPU, the items themselves.
 
-    Items are tensors, or tuples, lists, dicts and dataclasses of them; pinned, or the copies block.
+    Items are tensors, or tuples, lists, dicts and dataclasses of them. Copies block unless tensors are pinned.
     """
     return _copy_ahead(items, device, clock) if device.type == "cuda" else items
 
@@ -141,23 +141,22 @@ def _copy_ahead(items: Iterator[Item], device: torch.device, clock: DataClock) -
         computing = torch.cuda.current_stream(device)
         with clock.waiting():
             computing.wait_stream(copying)
-        # Allocated on one stream, read on the other: without this the allocator would give the memory away while the
-        # computation still reads it.
-        map_tensors(moved, partial(_used_on, stream=computing))
+        # The allocator must not reuse memory that another stream still reads.
+        map_tensors(moved, partial(_record_stream, stream=computing))
         yield moved
-        # The caller comes back when it has queued all that reads the item.
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record(torch.cuda.current_stream(device))
-        computed.append(done)
+        # The caller has queued all reads of the item.
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        computed.append(event)
 
 
-def _used_on(tensor: torch.Tensor, *, stream: torch.cuda.Stream) -> torch.Tensor:
+def _record_stream(tensor: torch.Tensor, *, stream: torch.cuda.Stream) -> torch.Tensor:
     tensor.record_stream(stream)
     return tensor
 
 
 def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return an item with its tensors changed, however deep they lie; what holds no tensor is the same object."""
+    """Apply `change` to all tensors in nested containers; containers without changes are returned as they are."""
     if isinstance(item, torch.Tensor):
         return change(item)
     if isinstance(item, dict):
@@ -165,9 +164,9 @@ def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> An
         return values if any(values[key] is not item[key] for key in item) else item
     if isinstance(item, (list, tuple)):
         changed = [map_tensors(value, change) for value in item]
-        if all(new is old for new, old in zip(changed, item, strict=True)):
+        if all(mapped is original for mapped, original in zip(changed, item, strict=True)):
             return item
-        # A named tuple takes its fields one by one.
+        # Named tuples take their fields as arguments.
         return type(item)(*changed) if hasattr(item, "_fields") else type(item)(changed)
     if is_dataclass(item) and not isinstance(item, type):
         values = {field.name: getattr(item, field.name) for field in fields(item) if field.init}
@@ -178,7 +177,7 @@ def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> An
 
 
 def leaves(item: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield everything in dictionaries, lists and tuples, however deep, after its name, such as ['boxes'][0]."""
+    """Yield (name, value) of all leaves of nested containers; a name is like ['boxes'][0]."""
     if isinstance(item, (dict, list, tuple)) and item:
         for key, value in item.items() if isinstance(item, dict) else enumerate(item):
             yield from leaves(value, f"{name}[{key!r}]")

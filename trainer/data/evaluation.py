@@ -1,6 +1,6 @@
-"""Batches of an evaluation: a split from end to end, read by loader processes, finished on the device.
+"""Evaluation batches of a split, read by loader processes and finished on the device.
 
-Batches have a fixed size and place at any number of ranks: rank r reads the batches r, r + ranks, ... of the split.
+Batches are the same for any number of ranks: rank r reads the batches r, r + ranks, ... of the split.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainer.data.reader import Origin, ShardReader
 from trainer.tasks.metrics import Calling
 from trainer.tasks.task import Batch, Mode, Task
 
-# Batches that each loader process prepares ahead: those of an evaluation are large, and all alike.
+# Batches that each loader process prepares ahead; evaluation batches are large.
 _PREFETCH_FACTOR = 2
 
 
@@ -27,18 +27,18 @@ class EvaluationBatch(NamedTuple):
     """A batch of an evaluation."""
 
     tensors: Batch
-    """As `to_model` returns it."""
+    """Result of `to_model`."""
     places: range
-    """Of its samples in the split."""
+    """Sample positions in the split."""
     origins: tuple[Origin, ...] = ()
-    """Of its samples; empty unless the loader was made with `origins`."""
+    """Origins of the samples; empty unless the loader has `origins`."""
 
 
 class EvaluationLoader:
-    """Batches of a rank's part of a split, as often as it is evaluated; its loader processes stay.
+    """Evaluation batches of one rank, for repeated evaluations; loader processes persist.
 
-    They are finished on the device, within `calling` of the task's `to_model`. `rounds` is the number of batches of the
-    rank that has most. With `origins` batches name their samples.
+    `rounds` is the maximum number of batches over ranks. `calling` wraps the task's `to_model`. With `origins`, batches
+    have the origins of their samples.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EvaluationLoader:
         self._loader = make_loader(
             SlotDataset(reader, task, seed=None, origins=origins),
             [SlotRequest.of(places, number) for number, places in enumerate(self._places)],
-            # A single batch is read here: a process for it would not run beside anything.
+            # A single batch is read in this process.
             num_workers=min(num_workers, max(0, len(self._places) - 1)),
             prefetch_factor=_PREFETCH_FACTOR,
             pin_memory=self._device.type == "cuda",
@@ -77,7 +77,7 @@ class EvaluationLoader:
 
         Raises:
             DataError: A sample is damaged.
-            ConfigError: The task fails on a sample, or makes no batch of tensors.
+            ConfigError: The task fails on a sample, or does not return tensors.
         """
         for slot in to_device(self._read(), self._device, DataClock(self._device)):
             with self._calling("to_model"):
@@ -86,7 +86,7 @@ class EvaluationLoader:
 
     def _read(self) -> Iterator[SlotBatch]:
         slots = read_slots(self._loader)
-        # Its processes first: the prefetcher has threads, whose locks a fork would copy.
+        # Loader processes first: a fork would copy locks of the prefetcher's threads.
         with closing(self._reader.prefetcher_of_split().start()) as ahead:
             for slot in slots:
                 ahead.advance(slot.request.samples[0])
@@ -94,10 +94,10 @@ class EvaluationLoader:
 
 
 def checked_batch(batch: object) -> Batch:
-    """Return what `to_model` made for an evaluation, which is kept on disk while an export is proven.
+    """Return a batch of `to_model` if it has tensors only: verifying an export stores it on disk.
 
     Raises:
-        ConfigError: It is no dictionary of tensors.
+        ConfigError: It is not a dictionary of tensors.
     """
     for name, leaf in leaves(batch) if isinstance(batch, dict) else [("", batch)]:
         if not name or not isinstance(leaf, torch.Tensor):

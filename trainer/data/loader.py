@@ -1,6 +1,6 @@
-"""Whole slots, made by loader processes or in this one.
+"""Load whole slots, in loader processes or in this process.
 
-A sample's pixels depend on (seed, epoch, sample) only: not on rank, loader process, attempt or its neighbours.
+A prepared sample depends on (seed, epoch, sample) only, not on rank, loader process, attempt or slot.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from trainer.supervise.stop import ignore_stop_signals
 from trainer.tasks.loading import describe_failure
 from trainer.tasks.task import Batch, Mode, Prepared, RefusedSample, Task
 
-# Where loader processes pass batches.
+# Loader processes pass batches through this folder.
 SHARED_MEMORY = Path("/dev/shm")
-# Keys of the draws that are no sample's, so that they share no stream with one (hash_integers takes any).
-_OF_OWN_CODE, _OF_SLOT = 1, 2
+# Key suffixes of random streams that are not a sample's.
+_USER_CODE_STREAM, _SLOT_STREAM = 1, 2
 
 
 class Replacement(NamedTuple):
-    """A bad sample and the sample that was read in its place, by their places in the split."""
+    """A bad sample and its replacement, by position in the split."""
 
     sample: int
     by: int
@@ -45,18 +45,18 @@ class Replacement(NamedTuple):
 
 @dataclass(frozen=True)
 class SlotBatch:
-    """The samples of a request, as the task's `collate` returned them."""
+    """Batch of a request, from the task's `collate`."""
 
     request: SlotRequest
     batch: Batch
     replaced: tuple[Replacement, ...] = ()
     units: int = 0
-    """Of the task's unit; 0 where it has none, and in evaluation."""
+    """Number of the task's unit (e.g. tokens); 0 without a unit and in evaluation."""
     origins: tuple[Origin, ...] = ()
-    """Of the samples, where the dataset was made with `origins`."""
+    """Origins of the samples, if the dataset has `origins`."""
 
     def pin_memory(self) -> SlotBatch:
-        """Return the batch in page-locked memory; DataLoader calls this."""
+        """Return the batch in pinned memory; called by DataLoader."""
         pinned: Batch = map_tensors(self.batch, torch.Tensor.pin_memory)
         return replace(self, batch=pinned)
 
@@ -65,17 +65,17 @@ class SlotBatch:
 class SlotDataset(Dataset[SlotBatch | UserError]):
     """Maps a request to its batch, or to the error of its samples.
 
-    Errors are returned, not raised: torch would rebuild one raised in a loader process from its text alone.
+    Errors are returned, since torch rebuilds an error raised in a loader process from its text only.
     """
 
     reader: ShardReader
     task: Task
     seed: int | None
-    """Of random numbers; None: samples are for evaluation, which draws none."""
+    """Seed of random numbers; None for evaluation, which is deterministic."""
     replace_bad: bool = False
-    """Whether a bad sample is replaced by the next of its class; otherwise it is an error."""
+    """Whether a bad sample is replaced by the next of its class instead of raising."""
     origins: bool = False
-    """Whether batches name their samples."""
+    """Whether batches have the origins of their samples."""
 
     def __post_init__(self) -> None:
         self.reader.keeps_origins = self.origins
@@ -91,42 +91,42 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
             return error
 
     def read(self, request: SlotRequest) -> SlotBatch:
-        """As above, but raise: DataError of a damaged sample, ConfigError where the task fails."""
-        with nullcontext() if self.seed is None else global_generators_kept():
+        """Like `__getitem__`, but raise: DataError for a damaged sample, ConfigError if the task fails."""
+        with nullcontext() if self.seed is None else global_generators_restored():
             samples, replaced = self.prepare(request)
-            mode = self._mode((request.step, request.slot, 0, _OF_SLOT))
+            mode = self._mode((request.step, request.slot, 0, _SLOT_STREAM))
             batch = collate(self.task, samples, mode, names=lambda: self.reader.describe_some(request.samples))
         units = 0 if self.seed is None or not self.task.unit else count_units(self.task, batch)
         origins = self.reader.take_origins() if self.origins else ()
         return SlotBatch(request, batch, tuple(replaced), units, origins)
 
     def prepare(self, request: SlotRequest) -> tuple[list[Prepared], list[Replacement]]:
-        """Return the prepared samples of a request, and the replacements of bad ones; raises as `read`."""
+        """Return the prepared samples of a request and the replacements; raises like `read`."""
         replaced: list[Replacement] = []
         self.reader.prepare(request.samples)
         return [self._prepare_sample(sample, request.epoch, replaced) for sample in request.samples], replaced
 
-    def _mode(self, key: tuple[int, ...], own_code: tuple[int, ...] = ()) -> Mode:
-        """Return the mode of a sample or a slot, after seeding the global generators by its key."""
+    def _mode(self, key: tuple[int, ...], stream: tuple[int, ...] = ()) -> Mode:
+        """Seed the global generators by the key of a sample or slot, and return its mode."""
         if self.seed is None:
             return Mode(training=False)
-        seed_global_generators(self.seed, *key, *own_code)
+        seed_global_generators(self.seed, *key, *stream)
         return Mode(training=True, key=(self.seed, *key))
 
     def _prepare_sample(self, sample: int, epoch: int, replaced: list[Replacement]) -> Prepared:
-        """Return a prepared sample, or the first good one of its class behind it.
+        """Return a prepared sample, or the next good one of its class.
 
-        The random numbers stay those of the sample that was asked for, so its replacement does not come twice with the
-        same crop in one epoch.
+        The random numbers are those of the requested sample, so that a replacement is not cropped twice in the same way
+        in one epoch.
         """
         place, reasons = sample, []
         while True:
-            mode = self._mode((epoch, sample), (_OF_OWN_CODE,))
+            mode = self._mode((epoch, sample), (_USER_CODE_STREAM,))
             try:
                 prepared = prepare_sample(self.task, self.reader, place, mode)
                 break
             except DamagedSample as error:
-                # The search goes through the index, all of it for a rare class: not before an error.
+                # Searching the index can be slow, so only after an error.
                 if not self.replace_bad or (place := self.reader.next_of_class(place)) == sample:
                     raise
                 reasons.append(error.given)
@@ -136,10 +136,10 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
 
 
 @contextmanager
-def global_generators_kept() -> Iterator[None]:
-    """Restore python's, numpy's and torch's global generators at the end.
+def global_generators_restored() -> Iterator[None]:
+    """Restore the global generators of Python, numpy and torch at the end.
 
-    Once per slot, not per sample: saving and restoring costs ten times as much as seeding.
+    Used once per slot, since it costs ten times as much as seeding.
     """
     python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
@@ -151,20 +151,20 @@ def global_generators_kept() -> Iterator[None]:
 
 
 def seed_global_generators(*key: int) -> None:
-    """Seed python's, numpy's legacy and torch's CPU generator by a key."""
+    """Seed the global generators of Python, numpy (legacy) and torch (CPU) by a key."""
     seed = hash_integers(*key)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
-    # Not torch.manual_seed: it visits the generators of all devices, which takes 0.2 ms.
+    # Not torch.manual_seed: it seeds all devices, which takes 0.2 ms.
     torch.default_generator.manual_seed(seed >> 1)
 
 
 def prepare_sample(task: Task, reader: ShardReader, place: int, mode: Mode) -> Prepared:
-    """Read one sample and have the task prepare it.
+    """Read one sample and prepare it with the task.
 
     Raises:
-        DamagedSample: Its bytes are damaged, or cannot be decoded.
-        ConfigError: The task fails on it.
+        DamagedSample: It is damaged or cannot be decoded.
+        ConfigError: The task's `prepare` fails.
     """
     sample = reader.sample(place)
     try:
@@ -177,7 +177,7 @@ def prepare_sample(task: Task, reader: ShardReader, place: int, mode: Mode) -> P
         ) from error.__cause__
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # the user's code may raise anything
+    except Exception as error:  # user code may raise anything
         raise ConfigError(
             f"the task's prepare failed on {reader.describe(place)}: {describe_failure(error)}",
             allowed="a prepare that takes every sample of the shards",
@@ -186,16 +186,16 @@ def prepare_sample(task: Task, reader: ShardReader, place: int, mode: Mode) -> P
 
 
 def collate(task: Task, samples: list[Prepared], mode: Mode, *, names: Callable[[], str] | None = None) -> Batch:
-    """Have the task make a batch of prepared samples, whose `names` an error has.
+    """Collate prepared samples with the task; errors include their `names`.
 
     Raises:
-        ConfigError: It fails, or makes no dictionary with tensors.
+        ConfigError: `collate` fails, or does not return a dictionary with tensors.
     """
     try:
         batch = task.collate(samples, mode)
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # as above
+    except Exception as error:  # user code may raise anything
         raise ConfigError(
             f"the task's collate failed on {len(samples)} samples: {describe_failure(error)}"
             + (f"; samples: {names()}" if names else ""),
@@ -204,9 +204,9 @@ def collate(task: Task, samples: list[Prepared], mode: Mode, *, names: Callable[
         ) from error
     is_dict = isinstance(batch, dict)
     if not is_dict or not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves(batch)):
-        shown = f"dictionary without tensors ({', '.join(map(str, batch))})" if is_dict else type(batch).__name__
+        description = f"dictionary without tensors ({', '.join(map(str, batch))})" if is_dict else type(batch).__name__
         raise ConfigError(
-            f"the task's collate returned a {shown}",
+            f"the task's collate returned a {description}",
             allowed="a dictionary of tensors, which may be nested",
             todo="return for example {'images': torch.stack(...), 'label': torch.tensor(...)}",
         )
@@ -217,14 +217,14 @@ def count_units(task: Task, batch: Batch) -> int:
     """Return the number of the task's unit in a batch.
 
     Raises:
-        ConfigError: `count_units` fails, or returns no whole number from 0 on.
+        ConfigError: `count_units` fails, or does not return a non-negative integer.
     """
     try:
         units = task.count_units(batch)
         fault = "" if type(units) is int and units >= 0 else f"returned {units!r}"
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - own code may raise anything
+    except Exception as error:  # noqa: BLE001 - user code may raise anything
         fault = f"failed: {describe_failure(error)}"
     if fault:
         raise ConfigError(
@@ -236,13 +236,12 @@ def count_units(task: Task, batch: Batch) -> int:
 
 
 def _to_shared_memory(batch: Batch) -> None:
-    """Move a batch of a loader process to where its rank reads it, or raise ConfigError if there is no room.
+    """Move a batch to shared memory, or raise ConfigError if it is full.
 
-    torch does it while sending the batch, in a thread that drops a batch for which there is no room: the rank would
-    wait for it.
+    torch does this in a thread that drops the batch if memory is full; the rank would wait forever.
     """
     try:
-        # An empty tensor has no memory to share.
+        # Empty tensors cannot be shared.
         map_tensors(batch, lambda t: t.share_memory_() if t.untyped_storage().nbytes() else t)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         if "No space left on device" not in str(error):
@@ -267,7 +266,7 @@ def make_loader(
     pin_memory: bool,
     keeps_processes: bool = False,
 ) -> DataLoader[SlotBatch | UserError]:
-    """Return a loader that gives one SlotBatch per request, in order; iterate it by `read_slots`."""
+    """Return a loader with one SlotBatch per request, in order; iterate it with `read_slots`."""
     return DataLoader(
         dataset,
         batch_size=None,
@@ -275,13 +274,13 @@ def make_loader(
         num_workers=num_workers,
         prefetch_factor=prefetch_factor if num_workers else None,
         pin_memory=pin_memory,
-        worker_init_fn=_begin_process if num_workers else None,
+        worker_init_fn=_init_worker if num_workers else None,
         persistent_workers=keeps_processes and num_workers > 0,
     )
 
 
-def _begin_process(worker: int) -> None:
-    """Begin a loader process: it ends with its rank, and only with it (trainer/supervise/stop.py)."""
+def _init_worker(worker: int) -> None:
+    """Tie a loader process to its rank: it ignores stop signals and ends with the rank."""
     end_with_parent()
     ignore_stop_signals()
 

@@ -1,9 +1,9 @@
-"""The order of samples: a pure function of (seed, epoch, offset in the epoch), decided when training starts.
+"""Sample order: a pure function of (seed, epoch, offset in the epoch), chosen when training starts.
 
     full      a permutation of all samples
-    blocks    shards permuted, cut into windows, and the samples of each window permuted
+    blocks    shards permuted and grouped into windows; the samples of each window permuted
 
-Both follow from the manifest: no index is read. A shard is a random part of its split, by sharding's hash.
+Both need the manifest only. Each shard is a random part of its split, assigned by hash.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import DataSection
 from trainer.data.randomness import Permutations, Places, hash_integers, permute
 
-# Most shards of a window, which a machine keeps on its disk: 2 GiB of the default size.
+# Maximum shards per window, cached on disk: 2 GiB of default size.
 WINDOW_SHARDS = 16
-# What a key is for, so that no two permutations share one.
+# Key components that separate shard and window permutations.
 _SHARDS, _WINDOW = 1, 2
-# Layouts kept: shards are fetched for the next epoch while this one ends.
+# Layouts cached: shards of the next epoch are prefetched while this one ends.
 _LAYOUTS = 2
 
 
@@ -38,13 +38,13 @@ class FullOrder:
     _permutations: Permutations = field(default_factory=Permutations, compare=False, repr=False)
 
     def places(self, epoch: int, first: int, count: int) -> Places:
-        """Return the places in the split of the offsets [first, first + count) of an epoch: [count]."""
+        """Return the split positions at the offsets [first, first + count) of an epoch: [count]."""
         key = hash_integers(self.seed, epoch)
         return self._permutations.permute(0, self.num_samples, key, np.arange(first, first + count))
 
 
 class Window(NamedTuple):
-    """The shards that the offsets [first, end) of an epoch are read from."""
+    """The shards of the offsets [first, end) of an epoch."""
 
     shards: list[int]
     """Numbers in the manifest."""
@@ -53,24 +53,24 @@ class Window(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The shards of one epoch, end to end."""
+    """Shard order of one epoch."""
 
     order: Places
     """[num_shards] positions in `BlockOrder.shards`."""
     starts: Places
-    """[num_shards + 1] first offset of each shard, and the number of samples."""
+    """[num_shards + 1] first offset of each shard; last, the number of samples."""
 
 
 @dataclass(frozen=True)
 class BlockOrder:
-    """Permuted shards, and within each window of them permuted samples."""
+    """Permuted shards, with samples permuted within each window."""
 
     shards: Places
-    """[num_shards] numbers in the manifest of the shards that have samples."""
+    """[num_shards] manifest numbers of non-empty shards."""
     firsts: Places
-    """[num_shards] place in the split of the first sample of each."""
+    """[num_shards] split position of each shard's first sample."""
     samples: Places
-    """[num_shards] samples of each."""
+    """[num_shards] number of samples per shard."""
     window_shards: int
     seed: int
     _layouts: dict[int, _Layout] = field(default_factory=dict, compare=False, repr=False)
@@ -83,13 +83,13 @@ class BlockOrder:
 
     @cached_property
     def _edges(self) -> Places:
-        """[num_windows + 1] first shard of each window: their numbers of shards differ by one at most."""
+        """[num_windows + 1] first shard of each window; window sizes differ by at most one."""
         count = len(self.shards)
         windows = -(-count // self.window_shards)
         return np.arange(windows + 1) * count // max(1, windows)
 
     def places(self, epoch: int, first: int, count: int) -> Places:
-        """Return the places in the split of the offsets [first, first + count) of an epoch: [count]."""
+        """Return the split positions at the offsets [first, first + count) of an epoch: [count]."""
         layout = self._layout(epoch)
         sequence = np.arange(first, first + count)
         edges = layout.starts[self._edges]
@@ -104,7 +104,7 @@ class BlockOrder:
         return self.firsts[layout.order[turn]] + (sequence - layout.starts[turn])
 
     def windows(self, epoch: int, offset: int = 0) -> Iterator[Window]:
-        """Yield the windows of an epoch, from the one of an offset to the last."""
+        """Yield the windows of an epoch, from the one with `offset` to the last."""
         layout = self._layout(epoch)
         for begin, end in zip(self._edges[:-1].tolist(), self._edges[1:].tolist(), strict=True):
             if int(layout.starts[end]) > offset:
@@ -136,7 +136,7 @@ def make_block_order(manifest: ShardManifest, split: str, window_shards: int, se
 
 
 def make_order(order: SampleOrder, manifest: ShardManifest, *, seed: int) -> Order:
-    """Return the order of the training split, as a checkpoint records it."""
+    """Return the order of the training split from its checkpoint record."""
     if order.kind == "full":
         return FullOrder(manifest.splits["train"].samples, seed)
     assert order.window_shards, order
@@ -144,14 +144,14 @@ def make_order(order: SampleOrder, manifest: ShardManifest, *, seed: int) -> Ord
 
 
 class OrderChoice(NamedTuple):
-    """The order of a training, and the reason for the log."""
+    """Order of a training, and the reason to log."""
 
     order: SampleOrder
     reason: str
 
 
 def resolve_order(data: DataSection, shards_uri: str, checkpoint: CheckpointManifest | None) -> OrderChoice:
-    """Return the order that the checkpoint records; else that of the configuration, where `auto` is by location."""
+    """Return the order recorded in the checkpoint, else the configured one; `auto` depends on the shards' location."""
     kind, reason = data.order, "set by data.order"
     if kind == "auto":
         local = storage.is_local(shards_uri)

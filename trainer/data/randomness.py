@@ -1,7 +1,7 @@
-"""Randomness by key: hashes, generators, and permutations computed place by place.
+"""Keyed randomness: hashes, generators, and permutations.
 
-Below `SORTED_BELOW` a permutation is made whole, by sorting keyed hashes; from there on it is a Feistel network, which
-gives any place alone and needs no memory. Numpy's generators do not permute: their streams may change between versions.
+Below `SORTED_BELOW`, a permutation sorts keyed hashes. Larger ones use a Feistel network, which computes any element
+without memory. numpy's permutations are not used: their streams may change between versions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def hash_integers(*values: int) -> int:
 
 
 def generator_of(*key: int) -> np.random.Generator:
-    """Return the generator of a key: integers, of which every order and length is another key."""
+    """Return a generator for a sequence of integers; every order and length is a different key."""
     return np.random.Generator(np.random.Philox(key=hash_integers(*key)))
 
 
@@ -52,16 +52,16 @@ def hashes(values: Hashes, key: int) -> Hashes:
 
 def shuffled(num: int, key: int) -> Places:
     """Return a whole permutation of [0, num): [num], by sorting hashes."""
-    # splitmix64 is one to one, so no two hashes are equal and any way of sorting gives the same.
+    # splitmix64 is bijective: hashes are unique, so every sorting algorithm gives the same result.
     return np.argsort(hashes(np.arange(num, dtype=np.uint64), key)).astype(np.int64)
 
 
 def feistel(num: int, key: int, places: Places, *, rounds: int = FEISTEL_ROUNDS) -> Places:
     """Return the images of `places` under a permutation of [0, num), for num up to 2**62.
 
-    The network works on pairs (left, right) of a rectangle that is hardly larger than num (Black and Rogaway, "Ciphers
-    with arbitrary finite domains", 2002): alternately, each side is moved by a hash of the other. Results outside of
-    [0, num) go through again until they are inside (cycle walking); with this rectangle that is about 1 in sqrt(num).
+    The network permutes pairs (left, right) of a rectangle slightly larger than num (Black and Rogaway, "Ciphers with
+    arbitrary finite domains", 2002): rounds alternately add a hash of one side to the other. Results outside of
+    [0, num), about 1 in sqrt(num), are permuted again until they are inside (cycle walking).
     """
     width = math.isqrt(max(num - 1, 0)) + 1
     height = -(-num // width)
@@ -92,12 +92,12 @@ def permute(num: int, key: int, places: Places) -> Places:
 
 @dataclass
 class Permutations:
-    """Sorted permutations, the one last used by each owner: 2 bytes per place."""
+    """Cache of the last sorted permutation of each owner: 2 bytes per element."""
 
     _latest: dict[int, tuple[int, npt.NDArray[np.uint16]]] = field(default_factory=dict)
 
     def permute(self, owner: int, num: int, key: int, places: Places) -> Places:
-        """As `permute`; a new key of the same owner replaces its last one."""
+        """Like `permute`; a new key of an owner replaces its cached permutation."""
         if num >= SORTED_BELOW:
             return feistel(num, key, places)
         latest = self._latest.get(owner)

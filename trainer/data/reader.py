@@ -1,4 +1,4 @@
-"""Samples by their place in a split: bytes from a shard, compared with the index, and their fields."""
+"""Read samples by position in a split, verified against the index."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from records.index import DamagedSample, SampleIndex, key_of, read_payload, read
 from trainer.data.order import BlockOrder, FullOrder, Order
 from trainer.data.shard_cache import NEVER, Need, Prefetcher, ShardCache
 
-# Local shards held open by one reader: far below the usual limit of 1,024 files per process.
+# Maximum open local shards per reader: well below the usual limit of 1,024 files per process.
 MAX_OPEN_SHARDS = 64
-# Labels read at a time in search of a class.
+# Labels read at a time in `next_of_class`.
 _CHUNK = 4096
-# Samples of a batch that are named, and characters of a row that are shown.
+# Samples named in an error, and characters shown of a row.
 _NAMED = 3
 _ROW_CHARACTERS = 120
 
 
 class Origin(NamedTuple):
-    """Names of a sample."""
+    """Origin of a sample."""
 
     shard: str
-    """Path of its shard below the manifest's folder."""
+    """Shard path, relative to the manifest's folder."""
     key: str
     path: str | None
-    """In its source, or how its row begins; None: not known, or not to be shown."""
+    """Path in its source, or the beginning of its row; None: unknown or hidden."""
 
 
 class ShardReader:
-    """Reads samples of one split by their place, from shards of either format, on a disk or in a bucket.
+    """Reads samples of one split by position, from local shards or a bucket, in either format.
 
     Attributes:
-        index: All samples of all splits.
-        cache: Of a bucket's shards, which are fetched whole to this machine; None: they are local.
-        scattered: Few samples of many shards are read: from a bucket each by a request of its own.
-        shows_rows: Whether errors and origins show how a row begins (inspect.samples).
-        keeps_origins: Whether the origin of each sample that is read is kept for `take_origins`.
+        index: Index of all splits.
+        cache: Cache of whole shards from a bucket; None for local shards.
+        scattered: Whether each sample is read from the bucket by a separate request.
+        shows_rows: Whether errors and origins show the beginning of a row (inspect.samples).
+        keeps_origins: Whether origins of read samples are kept for `take_origins`.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class ShardReader:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def sample(self, place: int) -> dict[str, Any]:
-        """Return the fields of the sample at `place` by name, its bytes compared with the index.
+        """Return the fields of the sample at `place` by name, verified against the index.
 
         Raises:
-            DamagedSample: They are damaged, or a field cannot be read from them.
-            DataError, StorageError: The shard cannot be read, or kept on this machine.
+            DamagedSample: The sample is damaged, or a field cannot be read.
+            DataError, StorageError: The shard cannot be read or cached.
         """
         shard, row = self._locate(place)
         stored = self._prepared.pop(place, None) or self._read(shard, row)
@@ -100,11 +100,11 @@ class ShardReader:
             ) from None
 
     def prepare(self, places: Sequence[int]) -> None:
-        """Read the samples that come next in parallel, where they are scattered over a bucket; else do nothing."""
+        """Read the next samples in parallel if reads are `scattered`; otherwise do nothing."""
         self._prepared = {}
         if self.cache is not None and self.scattered:
             stored = read_samples(self.index, self._shards_uri, [self._first + place for place in places])
-            # From a damaged one on they are read one by one, and it is raised in its turn.
+            # The rest is read one by one, and the error raised for its sample.
             with contextlib.suppress(DamagedSample):
                 self._prepared.update(zip(places, stored, strict=True))
 
@@ -119,7 +119,7 @@ class ShardReader:
         try:
             return read_payload(descriptor, row)
         except DamagedSample:
-            # Where the bucket has it right, the file is wrong; else the samples around it may be right.
+            # Discard the cached file only if the bucket's copy is valid.
             stored = read_payload(self._uri_of(shard), row)
             self.cache.discard(entry)
             return stored
@@ -127,7 +127,7 @@ class ShardReader:
             os.close(descriptor)
 
     def _open(self, shard: int, row: Any) -> tuple[int, str]:
-        """Return descriptor and name of a local shard; of many the least recently used one is closed."""
+        """Return descriptor and name of a local shard; close the least recently used one if too many are open."""
         if shard in self._opened:
             self._opened.move_to_end(shard)
             return self._opened[shard]
@@ -146,7 +146,7 @@ class ShardReader:
         return descriptor, name
 
     def _locate(self, place: int) -> tuple[int, Any]:
-        """Return the number of the shard of a sample, and its row of the index."""
+        """Return the shard number and the index row of a sample."""
         if not 0 <= place < self._count:
             raise IndexError(f"sample {place} of {self._count}")
         shard, row = self._manifest.shards.locate(self._first + place)
@@ -158,7 +158,7 @@ class ShardReader:
     # --- fetching ahead -----------------------------------------------------------------------------------------------
 
     def set_order(self, order: Order) -> str | None:
-        """Read samples one by one, and return a warning, if the cache does not hold what an order reads at a time."""
+        """Switch to `scattered` reads, and return a warning, if the cache is too small for an order."""
         if self.cache is None:
             return None
         sizes = sorted(map(self.cache.bytes_of, self._manifest.shards.numbers_of(self._split)), reverse=True)
@@ -174,18 +174,18 @@ class ShardReader:
         )
 
     def prefetcher(self, order: Order, position: int, *, epochs: int) -> Prefetcher:
-        """Return what fetches shards ahead of training from a global position to the end of the last epoch."""
+        """Return a prefetcher for training from a global position to the end of the last epoch."""
         return Prefetcher(None if self.scattered else self.cache, self._needs_of(order, position, epochs))
 
     def prefetcher_of_split(self) -> Prefetcher:
-        """Return what fetches shards ahead of reading the split from end to end; a position is a place."""
+        """Return a prefetcher for reading the split once; positions are split positions."""
         shards = self._manifest.shards
         ends = ((shards.first[shard] + shards.samples[shard], shard) for shard in shards.numbers_of(self._split))
         return Prefetcher(None if self.scattered else self.cache, (Need(end - self._first, n) for end, n in ends))
 
     def _needs_of(self, order: Order, position: int, epochs: int) -> Iterator[Need]:
         if isinstance(order, FullOrder):
-            # Samples of all shards are read from the start on, and the cache holds them all (`set_order`).
+            # All shards are needed at once, and the cache has room for them (`set_order`).
             yield from (Need(NEVER, shard) for shard in self._manifest.shards.numbers_of(self._split))
             return
         first_epoch, offset = divmod(position, order.num_samples)
@@ -198,49 +198,49 @@ class ShardReader:
     # --- names of samples ---------------------------------------------------------------------------------------------
 
     def origin_of(self, place: int) -> tuple[str, str]:
-        """Return the shard of the sample at `place`, by its path below the manifest's folder, and its key there."""
+        """Return the relative shard path and the key of the sample at `place`."""
         shard, row = self._locate(place)
         return self._manifest.shards[shard].relative_path, key_of(row)
 
     def describe(self, place: int) -> str:
-        """Return shard and key of the sample at `place`, and its file or row in the source."""
+        """Describe the sample at `place`: shard, key, and source file or row."""
         shard, key = self.origin_of(place)
         source = self._source_of(place)
         return f"shard {shard}, sample {key}" + (f" ({source})" if source else "")
 
     def describe_some(self, places: Sequence[int]) -> str:
-        """Return the files or rows of the first of some samples, and how many more there are."""
+        """Describe the first few samples, and the number of others."""
         named = [self._source_of(place) or f"sample {self.origin_of(place)[1]}" for place in places[:_NAMED]]
         more = f" and {len(places) - len(named)} more" if len(places) > len(named) else ""
         return ", ".join(named) + more
 
     def take_origins(self) -> tuple[Origin, ...]:
-        """Return the origins of the samples that were read since the last call, in the order of reading."""
+        """Return the origins of the samples read since the last call, in reading order."""
         origins, self._origins = tuple(self._origins), []
         return origins
 
     def _source_of(self, place: int) -> str:
-        """Return the path of a sample in its source, or how its row begins; empty: not known, or not to be shown."""
+        """Return the source path of a sample, or the beginning of its row; empty if unknown or hidden."""
         try:
             shard, row = self._locate(place)
-            # Not verified: of a damaged sample the path may still be right.
+            # Not verified: the path of a damaged sample may be intact.
             stored = storage.read_range(self._uri_of(shard), int(row["offset"]), int(row["size"]))
             return self._source_in(stored, row)
         except (OSError, ShardlineError):
-            # It is part of an error, which must not become another one.
+            # Used in error messages: must not raise.
             return ""
 
     def _source_in(self, stored: bytes, row: Any, fields: dict[str, Any] | None = None) -> str:
-        """Return the same out of a sample's bytes, and its fields where they have been read."""
+        """Like `_source_of`, from a sample's bytes and, if already read, its fields."""
         path = path_in(stored, self._manifest.format) or ""
         if not path.startswith(ROW_PREFIX) or not self.shows_rows:
             return "" if path.startswith(ROW_PREFIX) else path
         fields = fields or self._fields.read(stored, int(row["label"]))
-        words = ", ".join(f"{name} {value!r}" for name, value in fields.items() if name != self._manifest.label_field)
-        return f"row {words[:_ROW_CHARACTERS]}{'...' if len(words) > _ROW_CHARACTERS else ''}"
+        text = ", ".join(f"{name} {value!r}" for name, value in fields.items() if name != self._manifest.label_field)
+        return f"row {text[:_ROW_CHARACTERS]}{'...' if len(text) > _ROW_CHARACTERS else ''}"
 
     def undecodable(self, place: int, error: UndecodableImage) -> DamagedSample:
-        """Return the error of a sample whose bytes are as they were sharded, but are no image."""
+        """Return the error for an intact sample that cannot be decoded as an image."""
         in_training = self._split == "train"
         return DamagedSample(
             f"{self.describe(place)}: cannot be decoded: {error}",
@@ -251,9 +251,9 @@ class ShardReader:
         )
 
     def next_of_class(self, place: int) -> int:
-        """Return the place of the next sample with the label of `place`, in the order of the index.
+        """Return the position of the next sample with the same label, in index order.
 
-        It goes on from the end at the start, and is `place` itself where it is the only one.
+        The search wraps around; the result is `place` if no other sample has the label.
         """
         label = self._locate(place)[1]["label"]
         for first, end in ((place + 1, self._count), (0, place)):

@@ -1,12 +1,11 @@
-"""Shards of a bucket as files of this machine, shared by all its processes, safe for a kill at any moment.
+"""Local cache of shards in a bucket, shared by all processes of this machine, and safe to kill at any time.
 
-    DIR/CRC-BYTES-NAME         a shard or an index; its modification time is that of its last use, or 0
-    DIR/CRC-BYTES-NAME.part    being fetched, if a process holds its lock
-    DIR/shardline-cache/       the locks; a folder that is not empty and lacks this one is refused
+    DIR/CRC-BYTES-NAME         a shard or an index; its modification time is its last use, or 0
+    DIR/CRC-BYTES-NAME.part    a file being fetched while its lock is taken
+    DIR/shardline-cache/       locks; a non-empty folder without it is refused
 
-Locks are the kernel's (flock): a killed process holds none, so the next that needs the file fetches it. A file may
-vanish at any time, but an open one stays readable. Nothing is verified or flushed to the disk here: samples and
-indices are compared with their checksums whenever they are read.
+Locks use flock, so a killed process releases them. Files may be deleted at any time; open files stay readable. Files
+are neither verified nor flushed here: samples and indices are verified on every read.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from contracts.config import DataSection
 from contracts.environment import user_cache
 from contracts.errors import ConfigError, DataError, ShardlineError, StorageError
 
-# Shards that a process fetches at a time.
+# Concurrent fetches per process.
 STREAMS = 8
 NEVER = sys.maxsize
 
 _LOCKS, _ROOM_LOCK, _PART = "shardline-cache", "room", ".part"
-# Present in a new file system.
+# Entries allowed in a new cache folder.
 _NOT_FOREIGN = {"lost+found"}
 _POLL_S = 0.02
 
@@ -44,10 +43,10 @@ _log = logging.getLogger(__name__)
 
 
 class ShardCache:
-    """The shards of a manifest in a bucket and their indices, of at most `limit_bytes` in a folder of this machine.
+    """Caches shards and indices of a bucket in a local folder, up to `limit_bytes`.
 
     Raises:
-        ConfigError: The folder is another's, cannot be written, or may not hold the largest shard.
+        ConfigError: The folder is not a cache, cannot be written, or the limit is below the largest shard.
     """
 
     def __init__(self, shards_uri: str, manifest: ShardManifest, data: DataSection) -> None:
@@ -57,11 +56,11 @@ class ShardCache:
         self.limit_bytes = data.cache_bytes or self._half_of_disk()
         largest = max(map(self.bytes_of, range(len(self._shards))), default=0)
         if largest > self.limit_bytes:
-            given = (
+            limit = (
                 f"data.cache_bytes = {self.limit_bytes}" if data.cache_bytes else f"half of the disk of {self.folder}"
             )
             raise ConfigError(
-                f"{given} does not hold the largest shard with its index ({largest} bytes)",
+                f"{limit} does not hold the largest shard with its index ({largest} bytes)",
                 allowed="room for one shard; training is fast with room for twice the shards of a window",
                 todo=f"set data.cache_bytes to {largest} or more, or shard again with a smaller "
                 "sharding.target_shard_bytes",
@@ -72,15 +71,15 @@ class ShardCache:
         return self._shards.bytes[shard] + self._shards.index_bytes[shard]
 
     def path_of(self, entry: FileEntry) -> Path:
-        """Return the path of a shard or an index, whether it is there or not."""
+        """Return the cache path of a shard or an index; the file may not exist."""
         return self.folder / f"{entry.crc32c}-{entry.bytes}-{entry.name.rpartition('/')[2]}"
 
     def open(self, entry: FileEntry) -> int:
-        """Return a descriptor of a shard or an index, fetched if it is not there, to be closed by the caller.
+        """Return a descriptor of a shard or an index, fetching it if needed; the caller closes it.
 
         Raises:
-            DataError: The bucket lacks it.
-            StorageError: The disk is full, or there is no permission.
+            DataError: It is missing in the bucket.
+            StorageError: The disk is full or not writable.
         """
         path = self.path_of(entry)
         while True:
@@ -92,7 +91,7 @@ class ShardCache:
                 return fetched
 
     def read_index(self, entry: ShardEntry) -> bytes:
-        """Return the content of a shard's index; a damaged file is fetched again once. Raises as `open`."""
+        """Return the content of a shard's index; a damaged file is fetched again once. Raises like `open`."""
         for _ in range(2):
             with open(self.open(entry.index), "rb") as stream:
                 content = stream.read()
@@ -102,11 +101,11 @@ class ShardCache:
         return content
 
     def discard(self, entry: FileEntry) -> None:
-        """Delete a file with wrong bytes; the next process that needs it fetches it."""
+        """Delete a corrupt file; the next use fetches it again."""
         self.path_of(entry).unlink(missing_ok=True)
 
     def prefetch(self, shard: int) -> None:
-        """Fetch a shard and its index, except what is there or being fetched; raises as `open`."""
+        """Fetch a shard and its index unless cached or being fetched; raises like `open`."""
         entry = self._shards[shard]
         for file in (entry.index, entry):
             if not _touch(self.path_of(file)):
@@ -115,15 +114,15 @@ class ShardCache:
                         os.close(descriptor)
 
     def release(self, shard: int) -> None:
-        """Let a shard that is not needed for now be deleted before others."""
+        """Mark a shard as the first to be evicted."""
         entry = self._shards[shard]
         for file in (entry.index, entry):
             _touch(self.path_of(file), time_s=0.0)
 
     def _fetch(self, entry: FileEntry, *, wait: bool = True) -> int | None:
-        """Fetch a file and return a descriptor of it; None: look again, another process has fetched it.
+        """Fetch a file and return its descriptor; None: retry, another process fetched it or deleted the folder.
 
-        Without `wait`, BlockingIOError is raised while another process is fetching it.
+        Without `wait`, raises BlockingIOError if another process is fetching it.
         """
         path = self.path_of(entry)
         part = path.with_name(path.name + _PART)
@@ -140,7 +139,6 @@ class ShardCache:
                     part.unlink(missing_ok=True)
                     raise
         except FileNotFoundError:
-            # The folder was deleted meanwhile.
             return None
         except BlockingIOError:
             raise
@@ -168,42 +166,42 @@ class ShardCache:
             ) from None
 
     def _reserve(self, size: int, descriptor: int) -> None:
-        """Allocate a file's full length, after the least recently used files have made room for it."""
+        """Allocate a file's full length, evicting least recently used files if needed."""
         while True:
             with self._locked(_ROOM_LOCK):
                 sizes = self._sizes()
-                used, full = sum(sizes.values()), None
-                for victim in (None, *(path for path in sizes if path.suffix != _PART)):
-                    if victim is not None:
-                        victim.unlink(missing_ok=True)
-                        used -= sizes[victim]
-                    if used + size <= self.limit_bytes:
+                used_bytes, disk_error = sum(sizes.values()), None
+                for evicted in (None, *(path for path in sizes if path.suffix != _PART)):
+                    if evicted is not None:
+                        evicted.unlink(missing_ok=True)
+                        used_bytes -= sizes[evicted]
+                    if used_bytes + size <= self.limit_bytes:
                         try:
                             os.posix_fallocate(descriptor, 0, size)
                             return
                         except OSError as error:
-                            # Others write to the disk too.
+                            # Other programs use the disk too.
                             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                                 raise
-                            full = error
-                if full is not None:
-                    raise full
-            # Files that others are fetching take all the room: once complete, they can be deleted.
+                            disk_error = error
+                if disk_error is not None:
+                    raise disk_error
+            # Files being fetched take all the space; they can be evicted once complete.
             time.sleep(_POLL_S)
 
     def _sizes(self) -> dict[Path, int]:
-        """Return the sizes of all files, the least recently used first; what a killed process left is deleted."""
-        found = []
+        """Return the sizes of all files, least recently used first; delete files of killed processes."""
+        files = []
         for path in self.folder.glob("*-*-*"):
-            # A file may vanish at any time.
+            # Files may be deleted at any time.
             with contextlib.suppress(FileNotFoundError):
                 if path.suffix != _PART or not self._delete_abandoned(path):
                     status = path.stat()
-                    found.append((status.st_mtime_ns, path, status.st_size))
-        return {path: size for _, path, size in sorted(found)}
+                    files.append((status.st_mtime_ns, path, status.st_size))
+        return {path: size for _, path, size in sorted(files)}
 
     def _delete_abandoned(self, part: Path) -> bool:
-        """Delete a file that no process is fetching any more; return whether it was deleted."""
+        """Delete a partial file if no process is fetching it; return whether it was deleted."""
         try:
             with self._locked(part.stem, wait=False):
                 part.unlink(missing_ok=True)
@@ -212,7 +210,7 @@ class ShardCache:
         return True
 
     def _half_of_disk(self) -> int:
-        """Return half of the free space, the cache's own files counted as free."""
+        """Return half of the free space, including the cache's files."""
         status = os.statvfs(self.folder)
         return (status.f_bavail * status.f_frsize + sum(self._sizes().values())) // 2
 
@@ -228,16 +226,16 @@ class ShardCache:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             yield
         finally:
-            # A child that was forked meanwhile has the lock too.
+            # A forked child shares the lock, so closing would not release it.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _open_folder(self) -> None:
-        """Make the folder, or take an existing one; that of the locks first."""
+        """Create the folder, or check an existing one."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             names = {entry.name for entry in self.folder.iterdir()} - _NOT_FOREIGN
-            # The second look: another process may have begun after the first.
+            # Another process may have created the cache meanwhile.
             if names and not (self.folder / _LOCKS).exists():
                 raise ConfigError(
                     f"data.cache_dir {self.folder} is not empty, and is no cache of shards ({min(names)} lies there)",
@@ -254,39 +252,39 @@ class ShardCache:
 
 
 def _touch(path: Path, time_s: float | None = None) -> bool:
-    """Set the time of a file's last use, by default now; return whether it is there."""
+    """Set the time of a file's last use, by default now; return whether the file exists."""
     try:
         os.utime(path, None if time_s is None else (time_s, time_s))
     except FileNotFoundError:
         return False
     except PermissionError:
-        # It is another user's.
+        # The file belongs to another user.
         return path.exists()
     return True
 
 
 class Need(NamedTuple):
-    """A shard, by its number in the manifest, that is read before a position; NEVER: it stays needed."""
+    """A shard that is needed until a position; NEVER: always."""
 
     until: int
     shard: int
 
 
 class Prefetcher:
-    """Threads that fetch shards ahead of reading, as many as the cache holds until they are read.
+    """Prefetches shards in threads, up to the cache's limit.
 
-    `needs` are in the order of need, and their `until` never falls; without a cache nothing is fetched. Loader
-    processes are forked: start it after them, since a fork copies locks that its threads hold.
+    `needs` are in reading order, with non-decreasing `until`. Without a cache it does nothing. Start it after the
+    loader processes: a fork would copy locks of its threads.
     """
 
     def __init__(self, cache: ShardCache | None, needs: Iterable[Need] = ()) -> None:
         self._cache, self._needs = cache, iter(needs)
         self._changed = threading.Condition()
-        # Waits for room.
+        # Waiting for space.
         self._next: Need | None = None
         # Fetched, or being fetched.
-        self._held: deque[Need] = deque()
-        self._held_bytes = self._position = 0
+        self._active: deque[Need] = deque()
+        self._active_bytes = self._position = 0
         self._is_closed = False
 
     def start(self) -> Self:
@@ -297,28 +295,28 @@ class Prefetcher:
         return self
 
     def start_with(self, requests: Iterable[Item]) -> Iterator[Item]:
-        """Yield requests, and start with the first: a loader asks for it when its processes are there."""
+        """Yield requests, and start with the first one: by then the loader has forked its processes."""
         self.start()
         yield from requests
 
     def advance(self, position: int) -> None:
-        """Take note that everything before a position was read."""
+        """Report that everything before a position was read."""
         if self._cache is None:
             return
         with self._changed:
             self._position = position
             read = set()
-            while self._held and self._held[0].until <= position:
-                shard = self._held.popleft().shard
-                self._held_bytes -= self._cache.bytes_of(shard)
+            while self._active and self._active[0].until <= position:
+                shard = self._active.popleft().shard
+                self._active_bytes -= self._cache.bytes_of(shard)
                 read.add(shard)
-            # Not those that the next epoch needs soon.
-            for shard in read - {need.shard for need in self._held}:
+            # Except shards that the next epoch needs soon.
+            for shard in read - {need.shard for need in self._active}:
                 self._cache.release(shard)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Begin no more fetches; those under way are not waited for, since the bucket may not answer."""
+        """Start no more fetches; does not wait for running ones."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -328,11 +326,11 @@ class Prefetcher:
             try:
                 cache.prefetch(shard)
             except ShardlineError as error:
-                # The reader meets the same error, and ends training by it.
+                # The reader raises the same error.
                 _log.warning("fetching ahead failed: %s", error)
 
     def _take(self, cache: ShardCache) -> int | None:
-        """Return the next shard to fetch, as soon as there is room for it; None: there is none."""
+        """Wait for space and return the next shard to fetch; None at the end."""
         with self._changed:
             while not self._is_closed:
                 self._next = self._next or next(self._needs, None)
@@ -341,10 +339,10 @@ class Prefetcher:
                 need, size = self._next, cache.bytes_of(self._next.shard)
                 if need.until <= self._position:
                     self._next = None
-                elif not self._held or self._held_bytes + size <= cache.limit_bytes:
+                elif not self._active or self._active_bytes + size <= cache.limit_bytes:
                     self._next = None
-                    self._held.append(need)
-                    self._held_bytes += size
+                    self._active.append(need)
+                    self._active_bytes += size
                     return need.shard
                 else:
                     self._changed.wait()
@@ -352,7 +350,7 @@ class Prefetcher:
 
 
 def check_room(shards_uri: str, data: DataSection, manifest: ShardManifest) -> str | None:
-    """Raise ConfigError if this machine cannot keep shards of a bucket; return a warning of a vain setting."""
+    """Raise ConfigError if this machine cannot cache the shards; return a warning if data.cache_dir has no effect."""
     if not storage.is_local(shards_uri):
         ShardCache(shards_uri, manifest, data)
     elif data.cache_dir:

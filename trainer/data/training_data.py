@@ -1,4 +1,4 @@
-"""What one rank trains on and evaluates: from shards to slots, in the order that training began with."""
+"""Training and evaluation data of one rank, from shards to slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer.tasks.loading import calling, load_task
 
 
 class TrainingData:
-    """The samples of a rank, and the task made for them; `samples` are per epoch, `total_steps` of it all."""
+    """Data and task of one rank; `samples` are per epoch, `total_steps` for the whole training."""
 
     def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank, log: Callable[[str], None]) -> None:
         self.manifest = ShardManifest.load(assignment.shards)
@@ -47,11 +47,11 @@ class TrainingData:
         return reader
 
     def step_of(self, position: int) -> int:
-        """Return the optimizer steps taken at a global sample position."""
+        """Return the optimizer step at a global sample position."""
         return step_of(position, num_samples=self.samples, global_batch_size=self._config.train.global_batch_size)
 
     def choose_order(self, layout: BatchLayout, checkpoint: CheckpointManifest | None) -> SampleOrder:
-        """Decide the order of samples, and return what a checkpoint records of it."""
+        """Choose the sample order, and return its checkpoint record."""
         choice = resolve_order(self._config.data, self._shards, checkpoint)
         self._log(choice.reason)
         self._order, self._layout = make_order(choice.order, self.manifest, seed=self._config.run.seed), layout
@@ -60,12 +60,12 @@ class TrainingData:
         return choice.order
 
     def prefetcher(self, position: int) -> Prefetcher:
-        """Return what fetches shards ahead of training from a position on; to be stopped by the caller."""
+        """Return the shard prefetcher from a position on; the caller closes it."""
         assert self._order is not None
         return self.dataset.reader.prefetcher(self._order, position, epochs=self._config.train.epochs)
 
     def slots(self, position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:
-        """Yield this rank's slots from a global sample position to the end of training."""
+        """Return this rank's slots from a global sample position to the end of training."""
         assert self._order is not None and self._layout is not None
         requests = slot_requests(
             position,
@@ -99,25 +99,25 @@ class TrainingData:
                 device=self._rank.device,
                 memory_format=numerics.memory_format,
                 calling=partial(calling, self._config),
-                # Of the test split each sample's outcome is written.
+                # Outcomes of test samples are written to a file.
                 origins=split == "test",
             )
         return self._evaluations[split]
 
     def _evaluation_batch(self, numerics: Numerics) -> int:
-        """Return the samples of a batch, the same at any number of ranks; on a CPU a larger one gains nothing.
+        """Return the evaluation batch size, independent of the number of ranks.
 
-        On a GPU twice a slot: training keeps activations for its backward pass, so two slots fit where one does. Where
-        training keeps few of them, or is compiled, one slot.
+        On a GPU it is two slots, since no activations are kept. It is one slot with compilation or activation
+        checkpointing.
         """
         if self._rank.device.type != "cuda" or self._layout is None:
             return EVALUATION_BATCH
-        keeps_few = numerics.compile or numerics.activation_checkpointing != "none"
-        return self._layout.slot_size * (1 if keeps_few else 2)
+        few_activations = numerics.compile or numerics.activation_checkpointing != "none"
+        return self._layout.slot_size * (1 if few_activations else 2)
 
     @contextmanager
     def naming_samples(self, request: SlotRequest) -> Iterator[None]:
-        """Name the samples of a slot in an error of own code that runs on it inside."""
+        """Add the samples of a slot to errors of user code in the block."""
         try:
             yield
         except (ConfigError, ModelError) as error:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
-"""By name of an input or output; the first dimension is that of the samples, and the same in all."""
+"""By name of an input or output; the first dimension of all is the batch."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Batches:
     paths: tuple[Path, ...]
 
     def __iter__(self) -> Iterator[Arrays]:
-        """Read one batch after the other."""
+        """Iterate over the batches, reading one at a time."""
         return map(read_arrays, self.paths)
 
 
@@ -40,7 +40,7 @@ def write_batches(folder: Path, batches: Iterable[Mapping[str, Array]]) -> Batch
     """Write batches into a new folder.
 
     Raises:
-        OSError: ENOSPC or its like, when they do not fit.
+        OSError: The disk or the quota is full.
     """
     folder.mkdir()
     paths = []
@@ -48,17 +48,17 @@ def write_batches(folder: Path, batches: Iterable[Mapping[str, Array]]) -> Batch
         stream, arrays = io.BytesIO(), dict[str, Any](batch)
         np.savez(stream, **arrays)
         paths.append(folder / f"{place:05d}.npz")
-        # numpy's own writing tells a full disk without its error number.
+        # np.savez to a path loses the error number of a full disk.
         paths[-1].write_bytes(stream.getbuffer())
     return Batches(tuple(paths))
 
 
 def fill(batch: Mapping[str, Array], size: int) -> Arrays:
-    """Return `size` samples of a batch, which come again from its start where they are fewer."""
+    """Return `size` samples of a batch, repeated from its start if it has fewer."""
     return {name: array[np.arange(size) % len(array)] for name, array in batch.items()}
 
 
 def join_batches(batches: Iterable[Mapping[str, Array]]) -> Arrays:
-    """Return batches of one shape as one."""
+    """Concatenate batches of the same shape."""
     listed = list(batches)
     return {name: np.concatenate([batch[name] for batch in listed]) for name in listed[0]}

@@ -18,7 +18,7 @@ from contracts.serving import LOADED_BY, NO_RELEASE, TENSORRT_RTX, image_of
 from trainer.predict.bundle import LABELS_NAME, kind_of
 
 _MOST_NAMES = 100
-# What means something in Markdown or HTML (CommonMark 0.31); an underscore within a word means nothing.
+# Special characters of Markdown or HTML (CommonMark 0.31); an underscore within a word is not special.
 _SPECIAL = re.compile(r"[&<>`*\[\]\\|~$#]|(?<!\w)_|_(?!\w)|:(?=//)")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 _HIGHEST = "One score (logit) per class; the highest is the prediction, even for an input that belongs to no class."
@@ -28,10 +28,10 @@ _ABOUT = {
     f"probability at or above its threshold in `{LABELS_NAME}`, which gives the largest F1 on the validation split.",
     "text_classification": _HIGHEST,
 }
-_GATES = """Outputs of a file beside those of the trained model in torch (fp32), on samples of the test split. Relative
+_GATES = """Outputs of a file compared with the trained model in torch (fp32), on samples of the test split. Relative
 error: the largest difference of an output over the range of torch's. On a CPU ONNX Runtime computes fp16 in fp32: there
 parity shows the rounding of weights only."""
-_LIMITS = """- Metrics hold for data like the test split; nothing is known of other data.
+_LIMITS = """- Metrics hold for data like the test split; accuracy on other data is unknown.
 - Scores are not calibrated probabilities: a high score is no guarantee."""
 
 
@@ -51,7 +51,7 @@ def _escape(text: str) -> _Markdown:
 
 
 def _code(text: str) -> _Markdown:
-    """Return text as code; as other text where code would not hold it, since a bar ends a table's cell."""
+    """Return text as inline code, or escaped where it has characters that inline code in a table cannot contain."""
     line = _one_line(text)
     return _Markdown(f"`{line}`") if line and not re.search("[`|<>&]", line) else _escape(text)
 
@@ -61,7 +61,7 @@ def _figure(value: Figure) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    # The manifest has no numbers for these (JSON): ranges write the word, parity the largest float.
+    # JSON has no infinity: ranges store the word, parity the largest float.
     if value == "infinite" or (isinstance(value, float) and not abs(value) < sys.float_info.max):
         return "not finite"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -81,7 +81,7 @@ def render_card(document: ExportManifest, checkpoint: CheckpointManifest | None 
     names = dict.fromkeys([headline.metric, *(name for values in document.metrics.values() for name in values)])
     metrics = [[model, *(_figure(values.get(name)) for name in names)] for model, values in document.metrics.items()]
     latency = [[entry.ran, str(entry.batch), _figure(entry.median_ms), str(entry.calls)] for entry in document.latency]
-    tried = [[one.precision, one.outcome, ", ".join(one.kept_fp32) or "-", one.reason] for one in document.tried]
+    rows = [[each.precision, each.outcome, ", ".join(each.kept_fp32) or "-", each.reason] for each in document.tried]
     better = "higher" if headline.direction == "max" else "lower"
     samples = f"{document.proof_samples} of {document.test_samples} samples of the test split"
     columns = "Gate", "Precision", "File", "Result", "Figures", "Limits", "Ran by", "Reason"
@@ -93,15 +93,15 @@ def render_card(document: ExportManifest, checkpoint: CheckpointManifest | None 
         "Metrics": f"On {samples}, not used by training. Headline: {_code(headline.metric)}, {better} is better.\n\n"
         + _table(["Model", *names], metrics),
         "Latency": _table(["Ran by", "Batch", "Median ms", "Calls"], latency) if latency else "Not measured.",
-        "What was tried": f"Asked for: {document.asked_precision}. Ships: {document.precision}.\n\n"
-        + _table(["Precision", "Outcome", "Modules kept in fp32", "Reason"], tried),
+        "What was tried": f"Requested: {document.asked_precision}. Shipped: {document.precision}.\n\n"
+        + _table(["Precision", "Outcome", "Modules kept in fp32", "Reason"], rows),
         "Lineage": _table(["Origin", "Value"], _lineage(document, checkpoint).items()),
         "Limits": _LIMITS,
     }
     body = "".join(f"\n## {title}\n\n{text}\n" for title, text in sections.items())
     return f"""# Model card: {_escape(document.task)}, {document.precision}
 
-**Verdict: {_escape(verdict(document.sealed()))}** (when it was made). Served: {_code(served.name)} by
+**Verdict: {_escape(verdict(document.sealed()))}** (at export time). Served: {_code(served.name)} by
 {LOADED_BY[document.runtime]}, sha256 {served.sha256}
 {body}"""
 
@@ -118,11 +118,11 @@ def _figures(values: Mapping[str, Figure]) -> str:
 
 
 def _describe(task: str, checkpoint: CheckpointManifest | None) -> str:
-    about = _ABOUT.get(task, "The code of the task says what inputs and outputs mean.")
+    about = _ABOUT.get(task, "The code of the task defines inputs and outputs.")
     if checkpoint is None or kind_of(task) == "own":
         return about
     data, names = checkpoint.data, checkpoint.classes
-    text = f"At most {data.get('max_length')} tokens of a text count, from its beginning."
+    text = f"Texts are truncated to {data.get('max_length')} tokens."
     if kind_of(task) == "images":
         text = f"Pixels / 255 are normalised with mean {_code(str(data['mean']))}, std {_code(str(data['std']))}."
     listed = ", ".join(map(_code, names[:_MOST_NAMES])) + (", ..." if len(names) > _MOST_NAMES else "")
@@ -138,7 +138,7 @@ def _describe_use(document: ExportManifest) -> str:
             f'"{name}": numpy.zeros({[sizes.get(str(size), size) for size in spec.shape]}, "{spec.dtype}")'
             for name, spec in signature.inputs.items()
         )
-        text = f"""With numpy and onnxruntime; in place of zeros, what `prepare` and `collate` make of samples:
+        text = f"""With numpy and onnxruntime; replace the zeros by the result of `prepare` and `collate`:
 
     import numpy, onnxruntime
     session = onnxruntime.InferenceSession("{document.graph().name}")
@@ -151,7 +151,7 @@ With the code of its run, where the task has the method `answer`: `shardline pre
 
 With shardline, by the engine on its GPU, else by the graph on the CPU: `shardline predict FOLDER {sample} ...`
 
-Preprocessing is part of the model: `predict.py` does it. Any other costs accuracy without an error."""
+Preprocessing is part of the model: `predict.py` does it. Any other lowers accuracy without an error."""
     if document.runtime == TENSORRT_RTX:
         return f"{text}\n\nTriton loads no engine of TensorRT-RTX."
     image = image_of(document)

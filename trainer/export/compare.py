@@ -1,10 +1,10 @@
 """Gates `parity` and `metric`: outputs of an exported file against torch's on the same samples.
 
-Here: `make_trials` and `judge_parity`; `judge_metric` holds the headline metric against torch's. Whoever calls gives
-the function that runs the file (engine.py). Nothing here needs torch.
+Here: `make_trials` and `judge_parity`; `judge_metric` compares the headline metric with torch's. The caller passes
+the function that runs the file (engine.py). This module does not import torch.
 
-Parity on a CPU proves of an fp16 graph the rounding of its weights: ONNX Runtime computes it in fp32. `Gate.device`
-says what ran.
+On a CPU, parity of an fp16 graph checks only the rounding of its weights: ONNX Runtime computes in fp32.
+`Gate.device` has the device.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ class Limits:
     """Limits of a file's outputs."""
 
     relative_error: float
-    """Of the largest difference over the range of torch's output."""
+    """Largest difference divided by the range of torch's output."""
     min_cosine: float
-    """Of a sample's numbers with torch's."""
+    """Cosine similarity of a sample's output with torch's."""
 
 
-# Ten times and more above what sound graphs of ResNet and ViT showed (fp32 7e-7, fp16 7e-4 relative error), and below
-# what one zeroed filter does. int8 is judged by the metric: sound networks were seen 1e-2 to 8e-2 apart.
+# At least ten times the relative error of correct graphs of ResNet and ViT (fp32 7e-7, fp16 7e-4), and below that
+# of one zeroed filter. int8 is judged by the metric: outputs of correct networks differ by 1e-2 to 8e-2.
 LIMITS = {
     "fp32": Limits(relative_error=1e-4, min_cosine=0.9999),
     "fp16": Limits(relative_error=5e-3, min_cosine=0.9999),
     "int8": Limits(relative_error=float("inf"), min_cosine=0.9),
 }
 MAX_DROP = 0.005
-"""Largest drop of the headline metric: of a share in points, of any other metric as a part of torch's value."""
+"""Largest drop of the headline metric: absolute for a share, relative to torch's value for any other metric."""
 _LEAST_DROP = 1e-4
-# A sample's outputs of fewer numbers have little direction: the cosine is then that of all samples together.
+# With fewer numbers per sample, the cosine is that of all samples together.
 _LEAST_NUMBERS = 5
-# Samples of the first batch that run alone.
+# Samples of the first batch that also run as batches of one.
 _ALONE = 8
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A file that gates run, and what runs it: fields of `Gate`."""
+class ModelFile:
+    """A tested file and its runtime: fields of `Gate`."""
 
     precision: str
     file: str
@@ -68,11 +68,11 @@ class Trial:
     """A batch that a file must run, with torch's outputs of it."""
 
     name: str
-    """What is tried: `batch 8`, `batch 64`, `length 16`. Trials of one name are judged together."""
+    """`batch 8`, `batch 64` or `length 16`. Trials with the same name have one result."""
     inputs: Arrays
     expected: Arrays
     place: int | None = None
-    """Place of the batch in the proof; None: it is a part of one, or none of them."""
+    """Index of the batch in the proof; None: it is not one of the proof's batches."""
 
 
 def make_trials(
@@ -92,7 +92,7 @@ def make_trials(
         yield Trial(f"batch {tuned}", inputs, expected, place)
         if place:
             continue
-        for row in range(min(_ALONE, _samples_of(inputs)) if tuned > 1 else 0):
+        for row in range(min(_ALONE, len(next(iter(inputs.values())))) if tuned > 1 else 0):
             yield Trial("batch 1", _rows(inputs, row), _rows(expected, row))
         if most != tuned:
             yield Trial(f"batch {most}", fill(inputs, most), fill(expected, most))
@@ -104,17 +104,17 @@ def judge_parity(
     run: Runner,
     trials: Iterable[Trial],
     signature: Signature,
-    subject: Subject,
+    model_file: ModelFile,
     *,
     observe: Callable[[Trial, Arrays], None] | None = None,
 ) -> Gate:
-    """Return the gate `parity`: whether a file gives torch's outputs in every trial.
+    """Return the gate `parity`: whether a file's outputs agree with torch's in every trial.
 
     Args:
         run: Runs the file.
         trials: At least one (`make_trials`).
         signature: Inputs and outputs of the file.
-        subject: The file.
+        model_file: The file.
         observe: Called with each trial and its outputs.
 
     Raises:
@@ -130,25 +130,25 @@ def judge_parity(
         )
         for name, difference in differences.items():
             difference.add(trial.expected[name], outputs[name])
-    limits = LIMITS[subject.precision]
+    limits = LIMITS[model_file.precision]
     all_samples = next(iter(by_name.values()))
-    # A few samples have a small range of their own, over which the same error is larger.
+    # The range of a few samples is smaller, and would make the same error larger.
     spans = {name: difference.span for name, difference in all_samples.items()}
-    figures: dict[str, Figure] = {"samples": max(one.samples for one in all_samples.values())}
+    figures: dict[str, Figure] = {"samples": max(each.samples for each in all_samples.values())}
     reasons = []
     for trial_name, differences in by_name.items():
-        errors = {name: one.relative_error(spans[name]) for name, one in differences.items()}
-        error, cosine = max(errors.values()), min(one.min_cosine for one in differences.values())
+        errors = {name: each.relative_error(spans[name]) for name, each in differences.items()}
+        error, cosine = max(errors.values()), min(each.min_cosine for each in differences.values())
         at = "" if differences is all_samples else f" at {trial_name}"
         figures |= {f"relative_error{at}": error, f"min_cosine{at}": cosine}
         # Written so that a NaN fails.
         if not (error <= limits.relative_error and cosine >= limits.min_cosine):
             worst = max(errors, key=lambda name: errors[name])
-            reasons.append(f"{trial_name}: output {worst} is not what torch computes")
+            reasons.append(f"{trial_name}: output {worst} differs from torch's")
     named = {"relative_error": limits.relative_error, "min_cosine": limits.min_cosine}
     return Gate(
         name=PARITY,
-        **vars(subject),
+        **vars(model_file),
         status="failed" if reasons else "passed",
         figures=figures,
         limits={name: limit for name, limit in named.items() if np.isfinite(limit)},
@@ -157,31 +157,31 @@ def judge_parity(
 
 
 def judge_metric(
-    expected: Mapping[str, float], actual: Mapping[str, float], headline: Headline, subject: Subject, *, samples: int
+    expected: Mapping[str, float], actual: Mapping[str, float], headline: Headline, file: ModelFile, *, samples: int
 ) -> Gate:
-    """Return the gate `metric`: whether the headline metric is hardly worse than torch's (`allowed_drop`).
+    """Return the gate `metric`: whether the headline metric drops by at most `allowed_drop`.
 
     Args:
         expected: Metrics of torch's outputs by name.
         actual: Metrics of the file's outputs.
         headline: Metric and direction.
-        subject: The file.
+        file: The file.
         samples: Number of samples that both are of.
     """
     name, reference, value = headline.metric, expected.get(headline.metric), actual.get(headline.metric)
     figures: dict[str, Figure] = {"samples": samples, f"torch {name}": reference, name: value}
     limits: dict[str, float] = {}
     if reference is None or value is None:
-        reason = f"there is no {name} of {'torch' if reference is None else 'the file'}: it is no finite number"
+        reason = f"{name} of {'torch' if reference is None else 'the file'} is not finite"
     else:
         allowed = allowed_drop(headline, reference, samples)
         drop = reference - value if headline.direction == "max" else value - reference
         figures["drop"], limits["drop"] = drop, allowed
-        # One sample of a share is no exact number.
+        # Tolerates rounding: the drop of a share is a multiple of 1 / samples.
         reason = "" if drop <= allowed + 1e-9 else f"{name} is {value:.6g}, torch's is {reference:.6g}"
     return Gate(
         name=METRIC,
-        **vars(subject),
+        **vars(file),
         status="failed" if reason else "passed",
         figures=figures,
         limits=limits,
@@ -192,7 +192,7 @@ def judge_metric(
 def allowed_drop(headline: Headline, reference: float, samples: int) -> float:
     """Return how much worse than torch's a headline metric may be.
 
-    Of a share 0.005, but always one sample; of any other metric 0.005 of its value, and at least 1e-4.
+    For a share: 0.005, at least one sample. For any other metric: 0.005 of its value, at least 1e-4.
 
     Args:
         headline: Metric and direction.
@@ -205,7 +205,7 @@ def allowed_drop(headline: Headline, reference: float, samples: int) -> float:
 
 
 def describe_failed(gates: Iterable[Gate]) -> str:
-    """Return the gates that failed, a line each with figures and limits; empty: none did."""
+    """Return one line per failed gate with figures and limits; empty if none failed."""
     lines = []
     for gate in gates:
         if gate.status == "failed":
@@ -218,17 +218,13 @@ def describe_failed(gates: Iterable[Gate]) -> str:
     return "\n  ".join(lines)
 
 
-def _samples_of(arrays: Arrays) -> int:
-    return len(next(iter(arrays.values())))
-
-
 def _rows(arrays: Arrays, row: int) -> Arrays:
     return {name: array[row : row + 1] for name, array in arrays.items()}
 
 
 @dataclass
 class _Difference:
-    """Differences of one output, of batches taken in one after the other."""
+    """Differences of one output, accumulated over batches."""
 
     name: str
     spec: OutputSpec
@@ -243,10 +239,10 @@ class _Difference:
     """Sums of expected x actual, expected x expected, actual x actual."""
 
     def add(self, expected: Array, actual: Array) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         self.samples += len(expected)
         left, right = (np.asarray(array, np.float64) for array in (expected, actual))
-        # What is infinite or no number makes the figures so.
+        # Infinity and NaN in an output carry over to the figures.
         with np.errstate(all="ignore"):
             self.low, self.high = float(np.minimum(self.low, left.min())), float(np.maximum(self.high, left.max()))
             if left.shape != right.shape:
@@ -261,16 +257,16 @@ class _Difference:
 
     @property
     def min_cosine(self) -> float:
-        """Smallest cosine of a sample's numbers; of few numbers, that of all samples."""
+        """Smallest cosine of a sample; with few numbers per sample, the cosine of all samples."""
         cosine = min(self.cosine, _cosine(*self.products))
         return cosine if np.isfinite(cosine) else -1.0
 
     @property
     def span(self) -> float:
-        """Range of torch's output; of a constant, its size.
+        """Range of torch's output; the absolute value of a constant.
 
         Raises:
-            DataError: The output is not finite, or all equal where classes are read off it.
+            DataError: The output is not finite, or a classifier's output is constant.
         """
         span = self.high - self.low
         if not np.isfinite(span):
@@ -284,7 +280,7 @@ class _Difference:
         return float(span or abs(self.low))
 
     def relative_error(self, span: float) -> float:
-        """Return the largest difference over a range; one that is no number is as large as can be.
+        """Return the largest difference divided by a range; the largest float if that is not finite.
 
         Raises:
             DataError: torch's own output is not finite.
@@ -298,14 +294,14 @@ class _Difference:
 
     def _not_finite(self) -> DataError:
         return DataError(
-            f"the model's own output {self.name} is not finite on the test split ({self.trial})",
+            f"the trained model's output {self.name} is not finite on the test split ({self.trial})",
             allowed="weights with finite outputs",
             todo="training has diverged: check the training loss, and train again",
         )
 
 
 def _cosine(product: float, left: float, right: float) -> float:
-    """Return the cosine of two vectors of these products: 1 of two zeros, 0 of one."""
+    """Return the cosine of two vectors from their products; 1 if both are zero, 0 if one is."""
     if not left or not right:
         return 1.0 if left == right else 0.0
     return float(product / (np.sqrt(left) * np.sqrt(right)))

@@ -1,9 +1,9 @@
 """Engines by tensorrt or tensorrt_rtx, which have one API: built from an ONNX graph, opened and run on a GPU.
 
 Here: `build_engine`, `open_engine`, and `open_graph`, which runs the graph itself on the CPU with ONNX Runtime. The
-graph carries the precision: networks are strongly typed, and no flag asks for another one. Builds with tensorrt_rtx
-need no GPU. Engines were never opened on one (docs/gpu.md): that part follows the API of tensorrt_rtx 1.7 and the
-documentation of tensorrt 10 and 11.
+graph carries the precision: networks are strongly typed, and no flag requests another precision. Builds with
+tensorrt_rtx need no GPU. Engines have not run on a GPU yet (docs/gpu.md): that part follows the API of tensorrt_rtx
+1.7 and the documentation of tensorrt 10 and 11.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def build_engine(
         ModelError: The builder refuses the graph; its log is in the message.
     """
     tuned, largest = batches
-    # The builder ignores another profile silently, and then reports that there is none.
+    # The builder silently ignores an invalid profile, and then reports that there is none.
     assert 1 <= tuned <= largest
     api, log = _load_package(builder.module), list[str]()
     logger = _make_logger(api, log)
@@ -128,8 +128,8 @@ def build_engine(
 def make_config(api: Any, factory: Any, builder: Builder, precision: str) -> Any:
     """Return the configuration of a build.
 
-    An fp32 engine computes without TF32, which is the default: it has 10 of fp32's 23 bits. tensorrt_rtx is given the
-    target; without one, and tensorrt always, it builds for the GPU of the machine.
+    TF32 is the default, and is disabled for fp32: it has 10 of fp32's 23 mantissa bits. tensorrt_rtx builds for the
+    target, if there is one; tensorrt builds for the GPU of the machine.
 
     Args:
         api: The builder's package.
@@ -225,7 +225,7 @@ def open_engine(path: Path, builder: Builder, signature: Signature) -> Runner:
     engine = runtime.deserialize_cuda_engine(path.read_bytes())
     if engine is None:
         raise CheckFailed(f"{path.name} does not load in {builder.name}: {' '.join(log[-3:])}")
-    # It keeps the engine alive, and that its runtime (pybind11's keep_alive in TensorRT's binding).
+    # The context keeps the engine alive, and the engine its runtime (pybind11's keep_alive in TensorRT's binding).
     context = engine.create_execution_context()
     types = {name: getattr(torch, spec.dtype) for name, spec in signature.outputs.items()}
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -246,7 +246,7 @@ def open_engine(path: Path, builder: Builder, signature: Signature) -> Runner:
                 if not context.execute_async_v3(stream.cuda_stream):
                     raise CheckFailed(f"{path.name} does not run at {sizes}: {' '.join(log[-3:])}")
                 return {name: tensors[name].cpu().numpy() for name in types}
-        except RuntimeError as error:  # torch's: no memory is left, or a kernel has failed
+        except RuntimeError as error:  # torch: out of memory, or a kernel failed
             raise CheckFailed(f"{path.name} at {sizes}: {str(error).partition(chr(10))[0]}") from error
 
     return run
@@ -262,7 +262,7 @@ def device_name() -> str:
 def median_latency(run: Runner, batch: Arrays) -> tuple[float, int]:
     """Return the median milliseconds of a batch, inputs and outputs in main memory, and the number of calls timed.
 
-    At most 50 calls after 3 for warm-up; fewer where they take more than two seconds together.
+    At most 50 calls after 3 for warm-up; fewer if they take more than two seconds in total.
 
     Args:
         run: Runs the model.

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 EXPORT_VERSION = "1"
-"""Part of an export's fingerprint: raised with each change that gives other files or other verdicts."""
+"""Part of an export's fingerprint: increased with each change of files or verdicts."""
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
-"""Packages that make and run graphs: another version may give other files, or another verdict."""
+"""Packages that make and run graphs; their versions may affect files and verdicts."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the work starts from."""
+    """Inputs of an export."""
 
     checkpoint_uri: str
     checkpoint: CheckpointManifest
@@ -46,7 +46,7 @@ class Inputs:
         """Return the task, with the transform that the checkpoint recorded."""
         from trainer.tasks.loading import load_task
 
-        # What other tasks recorded is in their arguments, or in the shards.
+        # Other tasks have their transform in task.arguments or in the shards.
         recorded = self.checkpoint.data if kind_of(self.config.task.name) == "images" else {}
         data = self.config.data.model_copy(update=recorded)
         task = load_task(self.config.model_copy(update={"data": data}), self.shards, self.shards_uri)
@@ -75,10 +75,10 @@ class Inputs:
 
 
 def name_tools() -> dict[str, str]:
-    """Return what decides an export besides its inputs, by name: its version, packages, the GPU."""
+    """Return the tools that an export depends on, by name: packages, export version, GPU."""
     packages = ", ".join(f"{name} {version_of(name)}" for name in PACKAGES)
     gpu = gpu_target()
-    # On a GPU the gates run on it, and may choose another precision.
+    # Gates run on the GPU, and may select another precision there.
     return {"packages": packages, "export version": EXPORT_VERSION, **({} if gpu is None else {"gpu": gpu})}
 
 
@@ -91,32 +91,32 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
         DataError: The shards have no test samples, or too few training samples for the precision.
     """
     todo = "pass the checkpoint that was trained with this configuration, or correct the configuration"
-    # What it was trained from, and how, makes it no other network.
-    for what, given, trained in (
+    # Initial weights and training settings do not change the network.
+    for section, configured, trained in (
         ("task", config.task.model_dump(mode="json", include={"name", "arguments"}), checkpoint.task),
         ("model", config.model.model_dump(mode="json", include={"architecture", "arguments"}), checkpoint.model),
     ):
-        held = {name: trained.get(name) for name in given}
-        if held != given:
+        recorded = {name: trained.get(name) for name in configured}
+        if recorded != configured:
             raise ConfigError(
-                f"checkpoint of another {what}: it holds {held}, the configuration says {given}",
-                allowed=f"a checkpoint of the configuration's {what}",
+                f"checkpoint of another {section}: it has {recorded}, the configuration has {configured}",
+                allowed=f"a checkpoint of the configuration's {section}",
                 todo=todo,
             )
-    own, trained_with, warnings = code_hash(config.code), checkpoint.made_from.get("code", ""), []
-    if own and not trained_with:
-        # Of a training folder that was made by hand.
-        warnings.append("the checkpoint does not say which own code it was trained with: it is exported with this one")
-    elif own and own != trained_with:
+    code, trained_code, warnings = code_hash(config.code), checkpoint.made_from.get("code", ""), []
+    if code and not trained_code:
+        # A training folder made by hand.
+        warnings.append("the checkpoint does not record its own code; it is exported with the current code")
+    elif code and code != trained_code:
         raise ConfigError(
-            f"own code has changed since the checkpoint was trained: {own[:12]}, then {trained_with[:12]}",
+            f"own code has changed since the checkpoint was trained: {code[:12]}, then {trained_code[:12]}",
             allowed="the code that the checkpoint was trained with",
             todo="train again, or take that code",
         )
     if kind_of(config.task.name) == "images":
         _check_transform(config, checkpoint)
     if shards.fingerprint != checkpoint.shards_fingerprint:
-        # Another split could hold samples that the model was trained on: its metrics would be worth nothing.
+        # Another test split could contain training samples of the model, and metrics would be too high.
         raise ConfigError(
             f"shards {shards.fingerprint}, but the checkpoint was trained on shards {checkpoint.shards_fingerprint}",
             allowed="the shards that the checkpoint was trained on",
@@ -127,11 +127,11 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
 
 
 def _check_transform(config: RunConfig, checkpoint: CheckpointManifest) -> None:
-    for name, given in config.data.model_dump(mode="json", include={"image_size", "mean", "std"}).items():
+    for name, configured in config.data.model_dump(mode="json", include={"image_size", "mean", "std"}).items():
         # An unset mean or std means that of the training split, which the checkpoint recorded.
-        if given is not None and given != checkpoint.data[name]:
+        if configured is not None and configured != checkpoint.data[name]:
             raise ConfigError(
-                f"data.{name} is {given}, the checkpoint was trained with {checkpoint.data[name]}",
+                f"data.{name} is {configured}, the checkpoint was trained with {checkpoint.data[name]}",
                 allowed="the transform of the checkpoint",
                 todo="pass the checkpoint that was trained with this configuration, or correct the configuration",
             )
@@ -148,7 +148,7 @@ def check_export_samples(config: RunConfig, shards: ShardManifest) -> None:
         raise DataError(
             "the test split of the shards is empty: an export is proven on it",
             allowed="at least one test sample",
-            todo="set sharding.splits.test above 0; where the source itself names splits (sharding.split_column), name "
+            todo="set sharding.splits.test above 0; if the source has a split column (sharding.split_column), set "
             "test for some samples, or leave the split of some empty; then shard again",
         )
     precision = config.export.precision
@@ -164,7 +164,7 @@ def check_export_samples(config: RunConfig, shards: ShardManifest) -> None:
 
 
 def check_export_of_run(stage: Stage, shards: ShardManifest) -> None:
-    """Refuse shards that the export of this run will refuse; warn where the stage runs by itself.
+    """Refuse shards that this run's export would refuse; warn if the stage runs outside of a run.
 
     Raises:
         DataError: As `check_export_samples`, in a run.

@@ -1,8 +1,8 @@
-"""From the fp16 graph to an int8 graph by ONNX Runtime's quantiser: what is not quantised stays fp16.
+"""The int8 graph, from the fp16 graph by ONNX Runtime's quantiser; operators that are not quantised stay fp16.
 
-Only inputs of Conv, Gemm and MatMul are quantised: int8 gains nothing elsewhere and costs accuracy. All is symmetric,
-weights per channel, biases stay floating point: TensorRT takes nothing else. Scales are of the smallest and the largest
-value of the calibration samples.
+Only inputs of Conv, Gemm and MatMul are quantised: int8 gains nothing elsewhere and costs accuracy. TensorRT requires
+symmetric scales, per channel for weights, and biases in floating point. Scales are from the smallest and the largest
+value on the calibration samples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUANTIZABLE = ("Conv", "Gemm", "MatMul")
 
 
 def quantize_to_int8(fp16_graph: Path, path: Path, *, calibration: Batches, threads: int, work: Path) -> None:
-    """Write a graph with int8 Conv, Gemm and MatMul; all else stays as it is.
+    """Write a graph with int8 Conv, Gemm and MatMul; other operators do not change.
 
     Args:
         fp16_graph: The ONNX file.
@@ -51,7 +51,7 @@ def quantize_to_int8(fp16_graph: Path, path: Path, *, calibration: Batches, thre
     )
 
     with tempfile.TemporaryDirectory(prefix="int8-", dir=work) as folder, _quiet():
-        # With its weights outside, the quantiser's copies of the graph are small.
+        # External weights keep the quantiser's copies of the graph small.
         source, ranges, target = (Path(folder) / name for name in ("source.onnx", "ranges.json", "int8.onnx"))
         onnx.save(onnx.load(fp16_graph), source, save_as_external_data=True, location="weights")
         save_tensors_data(_measure_ranges(source, calibration, threads), ranges)
@@ -74,7 +74,7 @@ def quantize_to_int8(fp16_graph: Path, path: Path, *, calibration: Batches, thre
                     "OpTypesToExcludeOutputQuantization": list(QUANTIZABLE),
                 },
             )
-        except (ValueError, LookupError, RuntimeError) as error:  # it has no errors of its own
+        except (ValueError, LookupError, RuntimeError) as error:  # the quantiser has no exception classes
             raise ModelError(
                 f"ONNX Runtime's quantiser refuses {fp16_graph.name}: {type(error).__name__}: {error}",
                 allowed="a graph that it can quantise",
@@ -90,13 +90,13 @@ def _measure_ranges(graph: Path, calibration: Batches, threads: int) -> Any:
 
     augmented = graph.with_name("augmented.onnx")
     calibrator = create_calibrator(graph, QUANTIZABLE, str(augmented), use_external_data_format=True)
-    # Its own session takes all cores, and keeps every activation and the largest batch's memory.
+    # The calibrator's default session uses all cores, and keeps every activation and the largest batch's memory.
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     options.intra_op_num_threads, options.enable_cpu_mem_arena = threads, False
     calibrator.infer_session = onnxruntime.InferenceSession(str(augmented), options, providers=["CPUExecutionProvider"])
-    # All that it calls of a CalibrationDataReader.
+    # The only method of CalibrationDataReader that the calibrator calls.
     calibrator.collect_data(SimpleNamespace(get_next=partial(next, iter(calibration), None)))
     ranges = calibrator.compute_data()
     endless = sorted(name for name, values in ranges.data.items() if not np.isfinite(values.range_value).all())
@@ -104,14 +104,14 @@ def _measure_ranges(graph: Path, calibration: Batches, threads: int) -> Any:
         raise ModelError(
             f"{len(endless)} tensor(s) at Conv, Gemm or MatMul nodes are not finite in fp32: {', '.join(endless[:5])}",
             allowed="a model with finite activations on its own training samples",
-            todo="look at the training run's loss; train again",
+            todo="check the training loss, and train again",
         )
     return ranges
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop what the quantiser logs by the root logger, to which it would add a handler, and its warnings of NaN."""
+    """Suppress the quantiser's log messages, the handler that it would add to the root logger, and its NaN warnings."""
 
     def is_ours(record: logging.LogRecord) -> bool:
         return "onnxruntime" not in Path(record.pathname).parts

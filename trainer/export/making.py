@@ -1,4 +1,4 @@
-"""The work of one export, top to bottom: fp32 graph, the precision that passes its gates, engine, files that ship.
+"""Production of an export: fp32 graph, graph of the precision that passes its gates, engine, shipped files.
 
 Here: `make`, run by task.py. Every heavy step is a process of its own (processes.py). A precision that fails a gate
 falls back: int8 to fp16, fp16 to a second try that keeps more in fp32 (half.py), then to fp32. Nothing here imports
@@ -33,13 +33,13 @@ from trainer.predict.program_gate import judge_program
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# Training samples on which the fp16 model is compared with the fp32 model, and its largest values are looked for.
+# Training samples for comparing the fp16 model with the fp32 model, and for finding its largest values.
 _HALF_SAMPLES = 8
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The samples that every file runs, with torch's outputs and metrics."""
+    """Samples of the gates, with torch's outputs and metrics."""
 
     signature: Signature
     container: Container
@@ -56,7 +56,7 @@ class Reference:
 
 @dataclass
 class Export:
-    """An export under way.
+    """State of an export.
 
     Args:
         inputs: Checkpoint, shards, builder and configuration.
@@ -77,7 +77,7 @@ class Export:
     latency: list[Latency] = field(default_factory=list)
     costs: dict[str, Cost] = field(default_factory=dict)
     parts: int = 0
-    """Parts that are done."""
+    """Number of parts that are done."""
 
     def __post_init__(self) -> None:
         self.shipment.mkdir()
@@ -87,7 +87,7 @@ class Export:
         self.parts += 1
         config, has_engine = self.inputs.config, self.inputs.builder.target is not None
         planned = 3 + (config.export.precision != "fp32") + has_engine + (kind_of(config.task.name) != "own")
-        # A precision that is fallen back to is one more.
+        # Each fallback adds parts.
         self.progress(self.parts, max(self.parts, planned), message)
 
     @property
@@ -101,14 +101,14 @@ class Export:
         return self.graphs[-1].name if self.engine is None else self.engine.name
 
     def graph_path(self, precision: str) -> Path:
-        """Return where the graph of a precision is made."""
+        """Return the path of a precision's graph before it ships."""
         return self.shipment / f"model.{precision}.onnx"
 
     def step(
-        self, name: str, function: Callable[Parameters, Result], /, *given: Parameters.args, **named: Parameters.kwargs
+        self, name: str, function: Callable[Parameters, Result], /, *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
-        """Call a function in a process of its own, and keep what it cost under a step's name."""
-        result, cost = run_step(function, *given, **named)
+        """Call a function in its own process, and add its cost to the step `name`."""
+        result, cost = run_step(function, *args, **kwargs)
         self.costs[name] = self.costs[name].add(cost) if name in self.costs else cost
         return result
 
@@ -122,10 +122,10 @@ _Write = Callable[[Export, Reference, Path], list[str]]
 
 
 def make(export: Export) -> Reference:
-    """Do all of it; return what the files were compared with.
+    """Make all files of the export; return the reference of its gates.
 
     Raises:
-        CheckFailed: A gate failed that nothing can fall back from.
+        CheckFailed: A gate failed, and there is no fallback.
         ModelError: No graph can be made of the model, or no engine of its fp32 graph.
     """
     inputs = export.inputs
@@ -136,17 +136,17 @@ def make(export: Export) -> Reference:
     gates, export.metrics["fp32"] = _judge_graph(export, reference, "fp32")
     export.gates += gates
     if failed := compare.describe_failed(gates):
-        raise CheckFailed(f"the exported model does not compute what torch computes; nothing is published\n  {failed}")
-    _keep_graph(export, "fp32", [])
+        raise CheckFailed(f"outputs of the exported model differ from torch's; nothing is published\n  {failed}")
+    _record_graph(export, "fp32", [])
     export.report("fp32 graph agrees with torch")
-    asked, tries = inputs.config.export.precision, list[tuple[str, _Write]]()
-    if asked == "int8":
-        tries.append(("int8", _write_int8))
-    if asked != "fp32":
-        tries += [("fp16", _write_fp16), ("fp16", partial(_write_fp16, cautious=True))]
-    if not any(_try(export, reference, precision, write) for precision, write in tries):
-        _take_fp32(export, reference)
-    _place_graph(export)
+    requested, attempts = inputs.config.export.precision, list[tuple[str, _Write]]()
+    if requested == "int8":
+        attempts.append(("int8", _write_int8))
+    if requested != "fp32":
+        attempts += [("fp16", _write_fp16), ("fp16", partial(_write_fp16, cautious=True))]
+    if not any(_attempt(export, reference, precision, write) for precision, write in attempts):
+        _ship_fp32(export, reference)
+    _move_graph(export)
     _write_files(export, reference)
     export.report("files are written")
     _judge_program(export, reference)
@@ -169,7 +169,7 @@ def make(export: Export) -> Reference:
 
 
 def _write_int8(export: Export, reference: Reference, graph: Path) -> list[str]:
-    # What is not int8 is fp16: the only other precision on sm75, and elsewhere faster.
+    # The other operators are fp16: the only other precision on sm75, and faster on all GPUs.
     base = export.folder / "model.int8-base.onnx"
     kept_fp32 = _write_fp16(export, reference, base)
     calibration, threads = reference.calibration, export.threads
@@ -184,8 +184,8 @@ def _write_fp16(export: Export, reference: Reference, graph: Path, *, cautious: 
     )
 
 
-def _try(export: Export, reference: Reference, precision: str, write: _Write) -> bool:
-    """Make a graph and its engine, and run them; return whether they passed, and so ship."""
+def _attempt(export: Export, reference: Reference, precision: str, write: _Write) -> bool:
+    """Make and run a graph and its engine; return whether all gates passed, so that they ship."""
     kept_fp32: list[str] = []
     gates, metrics = list[Gate](), dict[str, float]()
     try:
@@ -200,10 +200,10 @@ def _try(export: Export, reference: Reference, precision: str, write: _Write) ->
     outcome: Literal["failed", "kept"] = "failed" if reason else "kept"
     export.tried.append(Attempt(precision=precision, kept_fp32=kept_fp32, outcome=outcome, reason=reason))
     if not reason:
-        # Gates and metrics are those of what ships: the next try has the same file names.
+        # Only those of shipped files are recorded: the next attempt uses the same file names.
         export.gates += gates
         export.metrics[precision] = metrics
-        _keep_graph(export, precision, kept_fp32)
+        _record_graph(export, precision, kept_fp32)
         return True
     if export.engine is not None:
         (export.shipment / export.engine.name).unlink()
@@ -213,23 +213,23 @@ def _try(export: Export, reference: Reference, precision: str, write: _Write) ->
     return False
 
 
-def _take_fp32(export: Export, reference: Reference) -> None:
-    """Ship fp32: it was asked for, or nothing smaller has passed."""
+def _ship_fp32(export: Export, reference: Reference) -> None:
+    """Ship fp32: it was requested, or no smaller precision passed."""
     builder, failed = export.inputs.builder, [f"{each.precision}: {each.reason}" for each in export.tried]
     try:
         check_precision(builder, "fp32")
     except ConfigError as error:
         reasons = "\n  ".join(failed)
-        raise CheckFailed(f"{error.given}, and nothing else passed; nothing is published\n  {reasons}") from error
+        raise CheckFailed(f"{error.given}, and no other precision passed; nothing is published\n  {reasons}") from error
     gates = _make_engine(export, reference, "fp32")
     export.gates += gates
     if reason := compare.describe_failed(gates):
-        raise CheckFailed(f"the fp32 engine failed, and nothing is left to try; nothing is published\n  {reason}")
+        raise CheckFailed(f"the fp32 engine failed, the last fallback; nothing is published\n  {reason}")
     reason = "smaller precisions failed their gates" if failed else ""
     export.tried.append(Attempt(precision="fp32", outcome="kept", reason=reason))
 
 
-def _keep_graph(export: Export, precision: str, kept_fp32: list[str]) -> None:
+def _record_graph(export: Export, precision: str, kept_fp32: list[str]) -> None:
     entry = export.describe(export.graph_path(precision).name)
     export.graphs.append(GraphEntry(**entry.model_dump(), precision=precision, kept_fp32=kept_fp32))
 
@@ -240,14 +240,14 @@ def _keep_graph(export: Export, precision: str, kept_fp32: list[str]) -> None:
 def _judge_graph(export: Export, reference: Reference, precision: str) -> tuple[list[Gate], dict[str, float]]:
     """Run a graph in ONNX Runtime on the CPU; return its gates and its metrics."""
     graph = export.graph_path(precision)
-    subject = compare.Subject(precision, graph.name, engine.graph_runtime())
+    model_file = compare.ModelFile(precision, graph.name, engine.graph_runtime())
     return export.step(
-        f"{precision} gates", _judge_file, export.inputs, reference, graph, subject, threads=export.threads
+        f"{precision} gates", _judge_file, export.inputs, reference, graph, model_file, threads=export.threads
     )
 
 
 def _make_engine(export: Export, reference: Reference, precision: str) -> list[Gate]:
-    """Build the engine of a graph; return its gates where its GPU is here."""
+    """Build the engine of a graph; return its gates if this machine has its GPU."""
     builder, batches = export.inputs.builder, export.inputs.config.export.batches
     if builder.target is None:
         return []
@@ -275,7 +275,7 @@ def _make_engine(export: Export, reference: Reference, precision: str) -> list[G
     export.report(f"{precision} engine by {builder.name} for {builder.target}")
     if builder.target != gpu_target():
         return []
-    subject = compare.Subject(precision, name, builder.name)
+    model_file = compare.ModelFile(precision, name, builder.name)
     try:
         gates, _ = export.step(
             f"{precision} engine gates",
@@ -283,15 +283,15 @@ def _make_engine(export: Export, reference: Reference, precision: str) -> list[G
             export.inputs,
             reference,
             path,
-            subject,
+            model_file,
             builder=builder,
             threads=export.threads,
         )
     except (TryAgain, ConfigError, DataError):
         raise
     except ShardlineError as error:
-        # It does not load, a kernel fails, or a batch does not fit into the GPU's memory: something else is tried.
-        return [Gate(name=PARITY, **vars(subject), status="failed", reason=str(error).strip())]
+        # It does not load, a kernel fails, or a batch exceeds the GPU's memory: the next precision is tried.
+        return [Gate(name=PARITY, **vars(model_file), status="failed", reason=str(error).strip())]
     return gates
 
 
@@ -305,7 +305,7 @@ def _judge_program(export: Export, reference: Reference) -> None:
     export.gates.append(gate)
     if failed := compare.describe_failed([gate]):
         raise CheckFailed(f"the shipped preprocessing is not the trainer's; nothing is published\n  {failed}")
-    export.report("predict.py gives the graph's answers")
+    export.report("predict.py agrees with the graph")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -319,8 +319,8 @@ def _served_name(export: Export, precision: str = "") -> str:
     return model_path(export.inputs.config.task.name, builder.module)
 
 
-def _place_graph(export: Export) -> None:
-    """Move the graph that ships to where Triton looks for it, unless an engine is served."""
+def _move_graph(export: Export) -> None:
+    """Move the shipped graph into the Triton repository, unless an engine is served."""
     if export.engine is not None:
         return
     entry, name = export.graphs[-1], _served_name(export)
@@ -333,7 +333,7 @@ def _place_graph(export: Export) -> None:
 
 
 def _write_files(export: Export, reference: Reference) -> None:
-    """Write the task's files, and the Triton repository around the model that lies there."""
+    """Write the task's files, and the configuration of the Triton repository."""
     inputs, shipment = export.inputs, export.shipment
     graph = export.graphs[-1]
     write_bundle(shipment, inputs, reference.signature, model_name=graph.name, precision=graph.precision)
@@ -351,11 +351,11 @@ def _write_files(export: Export, reference: Reference) -> None:
         )
 
 
-# --- steps, each in a process of its own; what needs torch is imported there ------------------------------------------
+# --- steps, each in its own process, which imports torch --------------------------------------------------------------
 
 
 def _write_fp32(inputs: Inputs, graph: Path, folder: Path, *, threads: int) -> Reference:
-    """Write the samples, the fp32 graph and the weights; return what all files are compared with.
+    """Write the samples, the fp32 graph and the weights; return the reference of the gates.
 
     Raises:
         DataError: A sample or the checkpoint is damaged.
@@ -385,7 +385,7 @@ def _write_fp32(inputs: Inputs, graph: Path, folder: Path, *, threads: int) -> R
     onnx_graph.export_graph(model, graph, signature=signature, example=example)
     save_weights(model, inputs.checkpoint.classes, graph.parent)
     if torch.cuda.is_available():
-        # For this process alone. TF32 has 10 of fp32's 23 bits, and convolutions take it by default.
+        # TF32 has 10 of fp32's 23 mantissa bits, and is the default of convolutions.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         model = model.cuda()
     expected = write_batches(folder / "torch", (run_torch(model, signature, batch) for batch in proof.inputs))
@@ -393,8 +393,8 @@ def _write_fp32(inputs: Inputs, graph: Path, folder: Path, *, threads: int) -> R
     end_batches = write_batches(folder / "ends", (batch for _, batch in ends))
     end_outputs = write_batches(folder / "ends-torch", (run_torch(model, signature, batch) for _, batch in ends))
     metrics = ProofMetrics(task, inputs.config, container)
-    for batch, rest, outputs in zip(proof.inputs, proof.rest, expected, strict=True):
-        metrics.add(batch, rest, outputs)
+    for batch, extras, outputs in zip(proof.inputs, proof.extras, expected, strict=True):
+        metrics.add(batch, extras, outputs)
     names = [name for name, _ in ends]
     return Reference(
         signature=signature,
@@ -431,7 +431,7 @@ def _judge_file(
     inputs: Inputs,
     reference: Reference,
     path: Path,
-    subject: compare.Subject,
+    model_file: compare.ModelFile,
     *,
     builder: Builder | None = None,
     threads: int,
@@ -441,26 +441,26 @@ def _judge_file(
 
     proof, signature = reference.proof, reference.signature
     if builder is None:
-        run = engine.open_graph(path, threads=threads, precision=subject.precision)
+        run = engine.open_graph(path, threads=threads, precision=model_file.precision)
     else:
         run = engine.open_engine(path, builder, signature)
-        subject = replace(subject, device=engine.device_name())
+        model_file = replace(model_file, device=engine.device_name())
     metrics = ProofMetrics(inputs.load_task(), inputs.config, reference.container)
 
     def observe(trial: compare.Trial, outputs: Arrays) -> None:
         if trial.place is not None:
-            metrics.add(trial.inputs, proof.rest[trial.place], outputs)
+            metrics.add(trial.inputs, proof.extras[trial.place], outputs)
 
     trials = compare.make_trials(
         zip(proof.inputs, reference.expected, strict=True),
         ((name, read_arrays(batch), read_arrays(outputs)) for name, batch, outputs in reference.ends),
         inputs.config.export.batches,
     )
-    parity = compare.judge_parity(run, trials, signature, subject, observe=observe)
+    parity = compare.judge_parity(run, trials, signature, model_file, observe=observe)
     values, samples = metrics.values(), len(proof.places)
     return [
         parity,
-        compare.judge_metric(reference.metrics, values, reference.headline, subject, samples=samples),
+        compare.judge_metric(reference.metrics, values, reference.headline, model_file, samples=samples),
     ], values
 
 
@@ -474,7 +474,7 @@ def _measure_latency(
     batches: tuple[int, int],
     threads: int,
 ) -> list[Latency]:
-    """Return the median latency of the served model, or of its graph on the CPU where the engine's GPU is not here."""
+    """Return the median latency of the served model, or of its graph on the CPU without the engine's GPU."""
     if entry is not None and builder.target == gpu_target():
         run = engine.open_engine(shipment / entry.name, builder, reference.signature)
         ran = f"{builder.name} on {engine.device_name()}"

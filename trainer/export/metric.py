@@ -1,4 +1,4 @@
-"""The task's metrics, and its loss, of outputs on the proof's samples: `ProofMetrics`."""
+"""Metrics and loss of a model's outputs on the proof's samples: `ProofMetrics`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trainer.tasks.task import Mode, Task
 
 
 class ProofMetrics:
-    """Metrics of outputs, taken in batch by batch.
+    """Metrics of outputs, accumulated batch by batch.
 
     Args:
         task: The task.
         config: The configuration.
-        container: What the network returns its outputs in.
+        container: Container of the network's outputs: tensor, tuple or dict.
 
     Attributes:
         headline: Name and direction of the headline metric.
@@ -36,15 +36,15 @@ class ProofMetrics:
         self._loss = self._count = 0.0
         self.headline = self._metrics.headline
 
-    def add(self, inputs: Arrays, rest: Path, outputs: Arrays) -> None:
-        """Take in a batch of the proof.
+    def add(self, inputs: Arrays, extras: Path, outputs: Arrays) -> None:
+        """Add a batch of the proof.
 
         Args:
             inputs: Of the model.
-            rest: File with what else the batch holds.
+            extras: File with the other entries of the batch.
             outputs: Of the model, in the order of the signature.
         """
-        batch = torch.load(rest, weights_only=True)
+        batch = torch.load(extras, weights_only=True)
         batch |= {name: torch.from_numpy(array) for name, array in inputs.items()}
         restored = restore_outputs(outputs, self._container)
         with torch.inference_mode():
@@ -54,6 +54,6 @@ class ProofMetrics:
         self._loss, self._count = self._loss + float(loss), self._count + float(count)
 
     def values(self) -> dict[str, float]:
-        """Return the metrics by name, `loss` among them; without those that are no finite number."""
+        """Return the metrics by name, including `loss`; metrics that are not finite are left out."""
         values = {**self._metrics.values(), **({LOSS: self._loss / self._count} if self._count else {})}
         return {name: value for name, value in values.items() if math.isfinite(value)}

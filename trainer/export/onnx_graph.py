@@ -1,4 +1,4 @@
-"""From a torch model to an ONNX file with the names, types and dynamic dimensions of its signature, checked.
+"""ONNX export of a torch model: names, types and dynamic dimensions are checked against the signature.
 
 Here: `export_graph` traces the model in the precision of its weights (half.py gives a half model); `save_graph` checks
 and writes a graph. Nothing here changes weights or precision.
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 OPSET = 20
 """ONNX opset of graphs."""
 EXAMPLE_BATCH = 2
-"""Samples of the example batch: one would let torch.export take the batch for a constant."""
-# A protobuf message, which an ONNX file is, ends there (protobuf's documentation, "Proto Limits").
+"""Samples of the example batch; torch.export would treat a batch of 1 as a constant."""
+# Largest size of a protobuf message, such as an ONNX file (protobuf's documentation, "Proto Limits").
 MAX_FILE_BYTES = 2**31 - 1
 # Of torch.export, which calls a name that torch itself deprecated; and of several inputs with the same dimension.
 _NEEDLESS_WARNINGS = (r"`isinstance\(treespec, LeafSpec\)`", "# The axis name: .* will not be used")
@@ -40,14 +40,13 @@ _CONSTANT_BYTES = 1024
 def export_graph(
     model: nn.Module, path: Path, *, signature: Signature, example: Sequence[torch.Tensor], keep_attention: bool = False
 ) -> None:
-    """Write the model as ONNX, with the names and the dynamic dimensions of its signature, checked.
+    """Write the model as ONNX with the names and dynamic dimensions of its signature, and check the file.
 
-    The model is put into evaluation mode and stays in it, and so does attention of transformers, which becomes plain
-    products.
+    The model stays in evaluation mode, and attention of transformers stays in its eager implementation.
 
     Args:
         model: Takes the signature's inputs by position; returns a tensor, or a tuple or dictionary of tensors.
-        path: File to write, in a folder that is there.
+        path: File to write, in an existing folder.
         signature: Inputs and outputs of the model.
         example: `EXAMPLE_BATCH` samples of each input.
         keep_attention: Trace attention as the model has it.
@@ -67,7 +66,7 @@ def export_graph(
     with _no_autocast(), torch.inference_mode():
         outputs = model(*example)
     named = name_outputs(outputs, signature)
-    # It says that it found no torchvision, which is not a dependency of ours.
+    # It logs that torchvision, which is not a dependency, is missing.
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
@@ -85,12 +84,12 @@ def export_graph(
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        # The error's text is a report of several pages; its cause names what torch could not trace.
+        # The message is a report of several pages; the cause has the construct that torch cannot trace.
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ModelError(
             f"the model cannot be exported to ONNX opset {OPSET}: {reason}",
             allowed=f"a model that torch.export can trace with dynamic {', '.join((BATCH, *signature.dimensions))}",
-            todo="remove what depends on the batch size or on values of tensors from its forward",
+            todo="remove code that depends on the batch size or on values of tensors from its forward",
         ) from error
     assert program is not None
     save_graph(program.model, path, signature=signature)
@@ -107,10 +106,10 @@ def use_eager_attention(model: nn.Module) -> None:
 
 
 def _dynamic_shapes(signature: Signature, model: nn.Module) -> tuple[Any, ...]:
-    """Return what torch.export takes for dynamic, by place of the input and place in its shape."""
+    """Return torch.export's dynamic_shapes: dimensions by input and axis."""
     import torch
 
-    # Without an end: the graph takes any batch, engines those of their profile.
+    # No maximum: the graph accepts any batch size, engines those of their profile.
     dims: dict[str, Any] = {BATCH: torch.export.Dim(BATCH, min=1)}
     for name, size in signature.dimensions.items():
         part = torch.export.Dim(f"_{name}", min=size.min // size.multiple, max=size.max // size.multiple)
@@ -125,7 +124,7 @@ def _dynamic_shapes(signature: Signature, model: nn.Module) -> tuple[Any, ...]:
 
 
 def save_graph(model: onnx_ir.Model, path: Path, *, signature: Signature | None = None) -> None:
-    """Check a graph and write it as one file, without notes of the program that made it.
+    """Check a graph and write it as one file, without metadata of the exporter.
 
     Args:
         model: The graph; it loses its weights.
@@ -146,9 +145,9 @@ def save_graph(model: onnx_ir.Model, path: Path, *, signature: Signature | None 
     if signature is not None:
         _fit_signature(proto.graph, signature, path.name)
     _check_graph(proto, weights, path.name)
-    rest = proto.graph.SerializeToString()
+    structure = proto.graph.SerializeToString()
     proto.ClearField("graph")
-    size = sum(map(len, _graph_parts(rest, weights)))
+    size = sum(map(len, _graph_parts(structure, weights)))
     if size >= MAX_FILE_BYTES:
         raise ModelError(
             f"the graph has {size / 1e9:.1f} GB",
@@ -157,12 +156,12 @@ def save_graph(model: onnx_ir.Model, path: Path, *, signature: Signature | None 
         )
     with path.open("wb") as file:
         file.write(proto.SerializeToString() + _graph_head(size))
-        file.writelines(_graph_parts(rest, weights))
+        file.writelines(_graph_parts(structure, weights))
 
 
-def _graph_parts(rest: bytes, weights: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield a graph's message in parts, a weight each: to serialise it whole takes four times its size in memory."""
-    yield rest
+def _graph_parts(structure: bytes, weights: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield a graph's message in parts, one per weight; serialising it whole takes four times its size in memory."""
+    yield structure
     for name, weight in weights.items():
         tensor = onnx.helper.make_tensor(name, int(weight.dtype), list(weight.shape), weight.tobytes(), raw=True)
         yield onnx.GraphProto(initializer=[tensor]).SerializeToString()
@@ -178,7 +177,7 @@ def _graph_head(size: int) -> bytes:
 
 
 def _strip_notes(message: Message) -> None:
-    """Remove notes of the exporter: source paths of this machine, which would also change a file's bytes."""
+    """Remove notes of the exporter: they have source paths of this machine, and change the file's bytes."""
     for field, value in message.ListFields():
         if field.name in ("metadata_props", "doc_string"):
             message.ClearField(field.name)
@@ -188,14 +187,14 @@ def _strip_notes(message: Message) -> None:
 
 
 def _fit_signature(graph: onnx.GraphProto, signature: Signature, name: str) -> None:
-    """Name dynamic dimensions as the signature does, and refuse a graph that takes or gives anything else."""
+    """Name dynamic dimensions as in the signature, and refuse a graph with other inputs or outputs."""
     specs: dict[str, TensorSpec] = {**signature.inputs, **signature.outputs}
     items = [*graph.input, *graph.output]
     names: dict[str, str] = {}
     for item in items:
         sizes = specs[item.name].shape if item.name in specs else []
         for dimension, size in zip(item.type.tensor_type.shape.dim, sizes, strict=False):
-            # The exporter has names of its own for a multiple of something.
+            # The exporter invents a name for a multiple of a dimension.
             if isinstance(size, str) and dimension.dim_param:
                 names.setdefault(dimension.dim_param, size)
     for item in (*items, *graph.value_info):
@@ -205,11 +204,11 @@ def _fit_signature(graph: onnx.GraphProto, signature: Signature, name: str) -> N
     expected = {tensor: f"{spec.dtype} {spec.shape}" for tensor, spec in specs.items()}
     actual = {item.name: _describe(item) for item in items}
     for tensor in {**expected, **actual}:
-        has, wanted = (tensors.get(tensor, "not there") for tensors in (actual, expected))
-        if has != wanted:
+        actual_spec, expected_spec = (tensors.get(tensor, "missing") for tensors in (actual, expected))
+        if actual_spec != expected_spec:
             raise ModelError(
-                f"{tensor} of {name} is {has}, the task's signature says {wanted}",
-                allowed="a signature that says what the model takes and gives",
+                f"{tensor} of {name} is {actual_spec}, the task's signature says {expected_spec}",
+                allowed="a signature with the inputs and outputs of the model",
                 todo="correct the task's signature, or the model",
             )
 
@@ -222,7 +221,7 @@ def _describe(item: onnx.ValueInfoProto) -> str:
 
 
 def _check_graph(model: onnx.ModelProto, weights: Mapping[str, Any], name: str) -> None:
-    """Run ONNX's own check of operators, types and shapes; weights are inputs, since it reads no number of them."""
+    """Run ONNX's own check of operators, types and shapes; weights are passed as inputs, without values."""
     inputs = model.graph.input
     num_inputs = len(inputs)
     for weight_name, weight in weights.items():

@@ -1,7 +1,7 @@
-"""A step of the export in a process of its own: its memory is given back, and its peak is known.
+"""Steps of the export, each in its own process: memory is freed after the step, and its peak is measured.
 
-Tracing, quantization and builds each take several times the weights; one after the other in one process their remains
-would add up. Processes are forked from a server (multiprocessing's forkserver) that has imported torch once.
+Tracing, quantization and builds each take several times the memory of the weights, which one process would not return
+to the system. Processes are forked from a server (multiprocessing's forkserver) that has imported torch once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PRELOADED = [
     "torch.onnx",
     "onnx",
     "onnxruntime",
-    # Half of the time of a step that traces, of a small network.
+    # Half of the time of tracing a small network.
     "onnxscript.function_libs.torch_lib.ops",
     "torch._functorch.aot_autograd",
     "torch._inductor.decomposition",
@@ -46,9 +46,9 @@ _PRELOADED = [
     "trainer.tasks.loading",
     "trainer.tasks.metrics",
 ]
-# How a process ends that somebody else ended: the kernel that is out of memory, or a machine that is taken away. Every
-# other signal (SIGSEGV, SIGABRT, ...) is a library's fault, and would come again with every attempt.
-_FROM_OUTSIDE = {signal.SIGKILL: "most likely memory ran out (see the machine's log)", signal.SIGTERM: "told to stop"}
+# Signals from outside of the process: from the kernel when memory runs out, or from a machine that shuts down. Every
+# other signal (SIGSEGV, SIGABRT, ...) is a library's fault, and recurs with every attempt.
+_FROM_OUTSIDE = {signal.SIGKILL: "most likely memory ran out (see the machine's log)", signal.SIGTERM: "shut down"}
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Cost:
     """Time and memory of a step."""
 
     seconds: float
-    """From before its process was started until its result was here."""
+    """From the start of its process until its result is received."""
     peak_bytes: int
-    """Largest resident memory of its process, or of the largest that it started."""
+    """Peak resident memory of its process or its largest child, whichever is larger."""
 
     def add(self, other: Cost) -> Cost:
         """Return the cost of two steps, one after the other."""
@@ -67,16 +67,16 @@ class Cost:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Result of a step, or the error that it raised with its traceback, which does not cross processes."""
+    """Result of a step, or its error with the traceback as text, since pickling loses it."""
 
     result: Any = None
     peak_bytes: int = 0
     error: BaseException | None = None
-    where: str = ""
+    trace: str = ""
 
 
 def start_server() -> None:
-    """Begin to import what steps need, in the background; the environment of this process is that of its steps."""
+    """Start the fork server, which imports the modules of `_PRELOADED` in the background."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(_PRELOADED)
     use_short_socket_folder()
     forkserver.ensure_running()
@@ -85,7 +85,7 @@ def start_server() -> None:
 def run_step(
     function: Callable[Parameters, Result], /, *arguments: Parameters.args, **named: Parameters.kwargs
 ) -> tuple[Result, Cost]:
-    """Call a function in a process that ends with it; what it raises is raised here.
+    """Call a function in a new process, and return its result or raise its error.
 
     Args:
         function: Of a module; it, its arguments and its result are pickled.
@@ -94,36 +94,36 @@ def run_step(
 
     Raises:
         TryAgain: The process was killed from outside, or there was no memory for it.
-        ShardlineError: It died by itself: the step and its signal or exit code are named.
+        ShardlineError: The process crashed; the message has the step and the signal or exit code.
     """
     began = time.monotonic()
     start_server()
     context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, os.getpid(), dict(os.environ)), name=function.__name__)
+    parent_end, child_end = context.Pipe()
+    process = context.Process(target=_serve, args=(child_end, os.getpid(), dict(os.environ)), name=function.__name__)
     process.start()
-    theirs.close()
-    with ours:
+    child_end.close()
+    with parent_end:
         try:
-            outcome = _ask(ours, (code_folder(), pickle.dumps((function, arguments, named))))
+            outcome = _exchange(parent_end, (code_folder(), pickle.dumps((function, arguments, named))))
             process.join()
         finally:
             # Still alive where this process was interrupted, or could not send the work.
             process.kill()
             process.join()
     if outcome is None:
-        raise _why_it_died(function.__name__, process.exitcode or 0)
+        raise _exit_error(function.__name__, process.exitcode or 0)
     if isinstance(outcome.error, MemoryError):
         raise TryAgain(
             f"memory ran out in {function.__name__}: {outcome.error!r}; a machine with more memory may do"
         ) from outcome.error
     if outcome.error is not None:
-        outcome.error.add_note(f"in the process of {function.__name__}:\n{outcome.where}")
+        outcome.error.add_note(f"in the process of {function.__name__}:\n{outcome.trace}")
         raise outcome.error
     return outcome.result, Cost(time.monotonic() - began, outcome.peak_bytes)
 
 
-def _ask(connection: Connection, work: object) -> _Outcome | None:
+def _exchange(connection: Connection, work: object) -> _Outcome | None:
     """Send the work and return its outcome; None: the process died."""
     content = pickle.dumps(work)
     try:
@@ -135,7 +135,7 @@ def _ask(connection: Connection, work: object) -> _Outcome | None:
     return outcome
 
 
-def _why_it_died(step: str, code: int) -> ShardlineError:
+def _exit_error(step: str, code: int) -> ShardlineError:
     if code >= 0:
         return ShardlineError(f"the process of {step} ended with exit code {code} and without a result")
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -146,13 +146,13 @@ def _why_it_died(step: str, code: int) -> ShardlineError:
 
 
 def _serve(connection: Connection, parent: int, environment: dict[str, str]) -> None:
-    """Do the work that comes over the connection, and end without taking torch apart, which takes a second and more."""
+    """Execute the work received over the connection, and exit without torch's teardown, which takes over a second."""
     # The server is this process's parent, and lives as long as this process does.
     end_with(parent)
     os.environ.clear()
     os.environ.update(environment)
-    connection.send_bytes(_answer(connection.recv_bytes()))
-    # After all other finalizers: semaphores are given back there.
+    connection.send_bytes(_execute(connection.recv_bytes()))
+    # After all other finalizers, which release semaphores.
     Finalize(None, _leave, exitpriority=-1000)
 
 
@@ -162,7 +162,7 @@ def _leave() -> None:
     os._exit(0)
 
 
-def _answer(content: bytes) -> bytes:
+def _execute(content: bytes) -> bytes:
     try:
         folder, work = pickle.loads(content)
         if folder is not None:
@@ -170,13 +170,13 @@ def _answer(content: bytes) -> bytes:
         function, arguments, named = pickle.loads(work)
         return pickle.dumps(_Outcome(function(*arguments, **named), _peak_bytes()))
     except BaseException as error:  # noqa: BLE001 - it is raised in the parent
-        where = traceback.format_exc()
+        trace = traceback.format_exc()
         try:
-            failure = pickle.dumps(_Outcome(error=error, where=where))
-            pickle.loads(failure)  # some can be written only
+            failure = pickle.dumps(_Outcome(error=error, trace=trace))
+            pickle.loads(failure)  # some exceptions can be pickled but not unpickled
         except Exception:  # noqa: BLE001 - a class may raise anything while it is copied
             plain = ShardlineError(f"{type(error).__name__}: {error}")
-            failure = pickle.dumps(_Outcome(error=plain, where=where))
+            failure = pickle.dumps(_Outcome(error=plain, trace=trace))
         return failure
 
 
@@ -189,5 +189,5 @@ def _peak_bytes() -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return 0
-    own = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
-    return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+    own_peak = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
+    return max(own_peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)

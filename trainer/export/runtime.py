@@ -1,7 +1,7 @@
-"""Runtimes that serve an export, and what each needs of a machine: a package, a GPU, a compute capability.
+"""Runtimes that serve an export, with their requirements: package, GPU, compute capability.
 
-Here: `choose_runtime`. Nothing here imports torch or a builder, since a stage decides about reuse first; the GPU is
-asked through its driver. engine.py builds.
+Here: `choose_runtime`. This module does not import torch or a builder, since a stage first checks whether it can
+reuse an output; the CUDA driver reports the GPU. engine.py builds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Builder:
 
     @property
     def identity(self) -> str:
-        """Everything that decides an engine besides the graph, for fingerprints: `tensorrt_rtx 1.7.1, sm89`."""
+        """Inputs of an engine besides the graph, for fingerprints: `tensorrt_rtx 1.7.1, sm89`."""
         return "onnx" if self.module == "onnx" else f"{self.name}, {self.target}"
 
 
@@ -90,25 +90,25 @@ def decide(
     Args:
         settings: Section `export`.
         gpu: Compute capability of the machine's GPU, or None.
-        has_tensorrt: Whether the package tensorrt is there.
+        has_tensorrt: Whether the package tensorrt is installed.
         where: The machine in messages.
 
     Raises:
         ConfigError: A GPU is missing, the target is unknown, or the runtime has no such target.
     """
     target = None if settings.target is None else capability_of(settings.target)
-    here = f"{where} has {'no GPU' if gpu is None else f'a GPU of {describe_target(gpu)}'}"
+    machine = f"{where} has {'no GPU' if gpu is None else f'a GPU of {describe_target(gpu)}'}"
     runtime, warnings = settings.runtime, list[str]()
     if runtime == "auto":
         runtime = "tensorrt" if gpu is not None and has_tensorrt else "onnx"
         if gpu is not None and not has_tensorrt:
-            lack = f"{here}, and the package tensorrt is not installed: the ONNX file is served, which is unproven"
-            warnings.append(f"{lack}; {INSTALL['tensorrt']}, or set export.runtime")
+            problem = f"{machine}, and the package tensorrt is not installed: the ONNX file is served, unproven"
+            warnings.append(f"{problem}; {INSTALL['tensorrt']}, or set export.runtime")
     if runtime == "tensorrt_rtx":
         target = target or gpu or DEFAULT_TARGET
         if target not in RTX_TARGETS:
             raise ConfigError(
-                f"tensorrt_rtx builds no engine for {describe_target(target)}; {here}",
+                f"tensorrt_rtx builds no engine for {describe_target(target)}; {machine}",
                 allowed=", ".join(map(describe_target, RTX_TARGETS)),
                 todo=f"set export.target to one of them, or on a machine with {describe_target(target)} set "
                 f"export.runtime=tensorrt ({INSTALL['tensorrt']}), or {_ONNX}",
@@ -122,7 +122,7 @@ def decide(
         )
     if runtime == "tensorrt" and gpu is None:
         raise ConfigError(
-            f"export.runtime tensorrt builds for the GPU of the machine, and {here}",
+            f"export.runtime tensorrt builds for the GPU of the machine, and {machine}",
             allowed="tensorrt on a machine with the GPU that serves",
             todo=f"run the export on such a machine, or {_ONNX}",
         )

@@ -1,9 +1,9 @@
-"""Samples that the gates run: at most 512 of the test split, the same share of each class, and what calibrates int8.
+"""Samples of the gates: at most 512 of the test split, stratified by class; and the calibration samples of int8.
 
 Here: `draw_samples`, `samples_of`, `stratify` (which samples), `write_proof`, `write_calibration` (inputs on disk) and
 `end_inputs` (sizes at the ends of dimensions). A draw is a function of the labels in the index, the number and the
-seed: `shardline verify` draws the same. numpy and torch are imported where they are needed: stages that find their work
-done read this module too.
+seed: `shardline verify` draws the same. numpy and torch are imported inside functions: stages that reuse their output
+import this module too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPLIT = "test"
 PROOF_SAMPLES = 512
 """Most samples of the test split that the gates run."""
 CALIBRATION_SAMPLES = 512
-"""Most samples of the training split that int8's scales are taken from."""
+"""Most samples of the training split for calibrating int8."""
 # Distinguishes these draws from others that use the run's seed.
 _DRAW, _CALIBRATION_DRAW = 0x70726F6F66, 0x63616C6962
 
@@ -39,8 +39,8 @@ class Proof:
     """Samples of the test split as the model takes them, on disk, in batches of the tuned size."""
 
     inputs: Batches
-    rest: tuple[Path, ...]
-    """What else each batch holds, such as labels; a file of torch for each batch."""
+    extras: tuple[Path, ...]
+    """Other entries of the batches, such as labels: one torch file per batch."""
     places: Sequence[int]
     """Places of the samples in the test split, in rising order."""
 
@@ -68,13 +68,13 @@ def samples_of(document: ExportManifest, shards_uri: str, shards: ShardManifest)
 
 
 def stratify(labels: npt.NDArray[np.int32], most: int, seed: int) -> list[int]:
-    """Return `most` places, rising: of each label its share, to one sample; which ones is drawn by the seed.
+    """Return `most` places in ascending order, each label with its share to within one sample, drawn by the seed.
 
-    Samples are put in the order of their labels, those of one label in an order drawn by the seed, and taken at equal
-    distances ("systematic sampling").
+    Samples are sorted by label, shuffled within a label by the seed, and taken at equal distances ("systematic
+    sampling").
 
     Args:
-        labels: [N] of all samples, more than `most`; where they are no classes, all are equal.
+        labels: [N] of all samples, more than `most`; all equal if labels are not classes.
         most: Samples to draw.
         seed: Of the draw.
     """
@@ -106,23 +106,23 @@ def write_proof(inputs: Inputs, task: Task, folder: Path) -> Proof:
 
     seed = inputs.config.run.seed
     places = draw_samples(inputs.shards_uri, inputs.shards, most=PROOF_SAMPLES, seed=seed)
-    rest: list[Path] = []
+    extras: list[Path] = []
     names = task.signature.inputs
 
     def prepare() -> Iterator[Arrays]:
         for batch in _read_batches(inputs, task, SPLIT, places):
             stream = io.BytesIO()
             torch.save({name: value for name, value in batch.items() if name not in names}, stream)
-            rest.append(folder / f"{len(rest):05d}.rest")
-            rest[-1].write_bytes(stream.getbuffer())
+            extras.append(folder / f"{len(extras):05d}.extras")
+            extras[-1].write_bytes(stream.getbuffer())
             yield _as_arrays(task, batch)
 
     stored = write_batches(folder, prepare())
-    return Proof(stored, tuple(rest), places)
+    return Proof(stored, tuple(extras), places)
 
 
 def write_calibration(inputs: Inputs, task: Task, folder: Path, samples: int) -> Batches:
-    """Write training samples as the model takes them in evaluation, drawn by the seed; all where there are fewer.
+    """Write training samples as the model takes them in evaluation, drawn by the seed, or all if there are fewer.
 
     A bad sample is replaced where training does so (data.on_bad_sample).
 

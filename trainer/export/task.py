@@ -1,10 +1,10 @@
-"""The export stage: best checkpoint -> ONNX -> the precision that holds -> engines -> proof -> manifest.
+"""The export stage: best checkpoint -> ONNX -> precision that passes its gates -> engine -> proof -> manifest.
 
     python -m trainer.export.task --config-json TEXT --root URI --checkpoint URI --shards URI
 
-`--checkpoint` is a finished training folder or one checkpoint's folder; `--shards` are the shards it was trained on: of
-the test split is the proof, of the training split the calibration. The work (making.py) is done in a folder of this
-machine and published only when the gates have passed, the manifest last.
+`--checkpoint` is a finished training folder or one checkpoint's folder; `--shards` are the shards it was trained on:
+the proof uses their test split, calibration their training split. Files are made in a local folder (making.py), and
+published when the gates have passed, the manifest last.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def export(stage: Stage) -> str:
-    """Do the stage's work, or find it done; return the URI of the finished folder."""
+    """Run the stage or reuse its output; return the URI of the finished folder."""
     checkpoint_uri, shards_uri = stage.require("checkpoint"), stage.require("shards")
     checkpoint, shards = CheckpointManifest.load(checkpoint_uri), ShardManifest.load(shards_uri)
     if MODEL_TYPE in (arguments := checkpoint.model.get("arguments", {})):
-        # Training took them from the weights that it started from, which may be gone.
+        # Training read them from its initial weights, which may have been deleted.
         stage.config = with_saved_arguments(stage.config, arguments)
     for warning in check_inputs(stage.config, checkpoint, shards):
         stage.log(f"warning: {warning}")
@@ -79,7 +79,7 @@ def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
     work = Export(inputs, folder, threads, lambda done, parts, message: stage.progress(done, parts, "steps", message))
     document = _describe(output, work, make(work))
     (work.shipment / CARD_NAME).write_text(render_card(document, inputs.checkpoint), encoding="utf-8")
-    # What a killed attempt has left may be of another precision.
+    # Files of a killed attempt may be of another precision.
     stage.discard(output.uri)
     document = _publish(output, document, work.shipment)
     fell_back = (
@@ -126,16 +126,16 @@ def _describe(output: Output, work: Export, reference: Reference) -> ExportManif
 
 
 def _publish(output: Output, document: ExportManifest, shipment: Path) -> ExportManifest:
-    """Copy everything to its place; return the document that speaks for it."""
-    known = {entry.name for entry in document.owned_files()}
-    others = []
+    """Copy all files to the output folder; return the manifest with their list."""
+    listed = {entry.name for entry in document.owned_files()}
+    unlisted = []
     for path in sorted(path for path in shipment.rglob("*") if path.is_file()):
         name = path.relative_to(shipment).as_posix()
-        # Replaced, not created: of a killed attempt a write may still be under way.
+        # Replaced, not created: a write of a killed attempt may still be in progress.
         storage.replace(storage.join(output.uri, *name.split("/")), path.read_bytes())
-        if name not in known:
-            others.append(ShippedFile.of(storage.normalise(shipment), name))
-    return document.model_copy(update={"files": others}).sealed()
+        if name not in listed:
+            unlisted.append(ShippedFile.of(storage.normalise(shipment), name))
+    return document.model_copy(update={"files": unlisted}).sealed()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,4 @@
-"""Tensors of a torch model by the names of its signature.
-
-The other modules have arrays by name; a network takes its inputs by position, and returns a tensor, a tuple or a
-dictionary.
-"""
+"""Conversion between arrays by name and the positional inputs and outputs of a torch model."""
 
 from __future__ import annotations
 
@@ -36,16 +32,16 @@ def take_inputs(batch: Mapping[str, Any], signature: Signature) -> tuple[torch.T
 
 
 def container_of(outputs: Any) -> Container:
-    """Return what a model returns: tensor, dict or tuple."""
+    """Return the container of a model's outputs: tensor, dict or tuple."""
     return "tensor" if isinstance(outputs, torch.Tensor) else "dict" if isinstance(outputs, Mapping) else "tuple"
 
 
 def restore_outputs(arrays: Mapping[str, Array], kind: str) -> Any:
-    """Return arrays by name as a model returns them.
+    """Return arrays by name in the container that the model returns.
 
     Args:
         arrays: In the order of the signature.
-        kind: What the model returns (`container_of`).
+        kind: Container of the outputs (`container_of`).
     """
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if kind == "tensor":
@@ -55,7 +51,7 @@ def restore_outputs(arrays: Mapping[str, Array], kind: str) -> Any:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return where a model's weights are; the CPU for one without weights."""
+    """Return the device of a model's weights; the CPU for a model without weights."""
     return next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
 
 

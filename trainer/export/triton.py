@@ -72,7 +72,7 @@ def write_repository(
         signature: Of the model.
         batches: Tuned and largest batch size.
         builder: Package and version that built the plan; empty with runtime onnx.
-        labels: Names of the classes, in the order of the outputs; None: outputs are no classes.
+        labels: Names of the classes, in the order of the outputs; None: the outputs are not classes.
     """
     name = model_name(task)
     target = folder / REPOSITORY / name
@@ -90,13 +90,13 @@ def write_repository(
         f"max_batch_size: {batches[1]}",
         *(_tensor("input", name, spec) for name, spec in signature.inputs.items()),
         *(_tensor("output", name, spec, label_filename) for name, spec in signature.outputs.items()),
-        # Plans need a GPU, and without one ONNX Runtime would ignore its accelerator.
+        # Plans need a GPU; without one ONNX Runtime silently ignores the accelerator.
         "instance_group { count: 1 kind: KIND_GPU }",
         f"dynamic_batching {{ {batching} }}",
     ]
     if runtime == ONNX:
         parts.append(_optimization(precision, model_sha256, signature, batches))
-    # The model counts as ready after these batches.
+    # Triton reports the model as ready after these batches.
     parts += [_warmup(batch, signature) for batch in sorted({1, batches[0]})]
     (target / CONFIG_NAME).write_text("".join(f"{part}\n" for part in parts), encoding="utf-8")
     about = {
@@ -125,7 +125,7 @@ def _optimization(precision: str, model_sha256: str, signature: Signature, batch
     """
     parameters = {"trt_engine_cache_enable": "1", "trt_engine_cache_path": _cache_folder(model_sha256)}
     for place, end in enumerate(("min", "opt", "max")):
-        sizes = {name: (one.min, one.opt, one.max)[place] for name, one in signature.dimensions.items()}
+        sizes = {name: (size.min, size.opt, size.max)[place] for name, size in signature.dimensions.items()}
         sizes[BATCH] = (1, *batches)[place]
         shapes = {
             name: "x".join(str(sizes.get(str(size), size)) for size in spec.shape)
@@ -149,7 +149,7 @@ def _warmup(batch: int, signature: Signature) -> str:
     inputs = ""
     for name, spec in signature.inputs.items():
         dims = [signature.dimensions[size].opt if isinstance(size, str) else size for size in spec.shape[1:]] or [1]
-        # Noise may be outside of a vocabulary.
+        # Random integers may exceed the vocabulary.
         data = "random_data" if spec.dtype == "float32" else "zero_data"
         value = f"data_type: {_TYPES[spec.dtype]} dims: {dims} {data}: true"
         inputs += f"  inputs {{ key: {_quote(name)} value {{ {value} }} }}\n"
@@ -157,14 +157,14 @@ def _warmup(batch: int, signature: Signature) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a string of the text format, whose escapes are JSON's."""
+    """Quote a string for the text format, which has JSON's escapes."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _cache_folder(sha256: str) -> str:
     """Return the folder in Triton's container for plans built from an ONNX file.
 
-    ONNX Runtime finds a plan by names in the graph, not by its weights: every file has a folder of its own.
+    ONNX Runtime's cache ignores the weights, so each file has its own folder.
     """
     return f"/tmp/shardline-plans-{sha256[:16]}"
 
@@ -191,7 +191,7 @@ def docker_command(image: str, folder: str, *, sha256: str = "") -> list[str]:
     Args:
         image: Triton's.
         folder: The repository, absolute.
-        sha256: Of an ONNX file: the plan that is built from it outlives the container.
+        sha256: Of an ONNX file; a volume keeps the plan that is built from it.
     """
     command = ["docker", "run", "--rm", "--gpus", "all", "-p", "8000-8002:8000-8002", "-v", f"{folder}:/models:ro"]
     if sha256:

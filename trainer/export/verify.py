@@ -4,7 +4,7 @@
 
 Prints a line per gate, or JSON, and the verdict. Exit code 0: nothing is wrong, and the served file is proven; 3:
 nothing is wrong, and it never ran on a GPU; 1: a gate failed. An engine that passes on its GPU completes the proof by
-`verified/TARGET.json`. Files are copied first: what runs is the copy whose hash was compared. The export's own
+`verified/TARGET.json`. Files are copied first, and the copies are hashed and run. The export's own
 predict.py is never executed; an engine is machine code, and runs after all other gates.
 """
 
@@ -38,7 +38,7 @@ from contracts.errors import (
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
 from contracts.proof import NEVER_PROVEN, proven_on, read_verification, unexpected_files, verdict, verification_uri
 from trainer.export.arrays import Arrays
-from trainer.export.compare import Subject, judge_parity, make_trials
+from trainer.export.compare import ModelFile, judge_parity, make_trials
 from trainer.export.engine import builder_of, device_name, open_engine, open_graph
 from trainer.export.processes import run_step
 from trainer.export.runtime import describe_target, gpu_target
@@ -46,8 +46,8 @@ from trainer.export.samples import end_inputs
 from trainer.predict.bundle import PROGRAM_NAME, ExportedFiles, kind_of, read_inputs, shards_uri_of
 from trainer.predict.program_gate import judge_program_again
 
-_NO_SHARDS = "the shards that it was made from are not beside it; pass --shards"
-# Batches of noise for an engine of an own task: only the task's code makes inputs.
+_NO_SHARDS = "its shards are not beside it; pass --shards"
+# Random batches for an engine of an own task, whose real inputs need the task's code.
 _NOISE_BATCHES = 8
 
 
@@ -72,34 +72,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verification = read_verification(uri, document)
     is_proven = bool(proven_on(document, verification))
     failed = ", ".join(gate.name for gate in gates if gate.status == "failed")
-    words = f"nothing is wrong; {verdict(document, verification)}"
+    message = f"nothing is wrong; {verdict(document, verification)}"
     if failed == CHECKSUM:
-        words = f"{storage.display(uri)} is not the export that was made"
+        message = f"{storage.display(uri)} differs from the export that was published"
     elif failed:
-        words = f"{storage.display(uri)} failed: {failed}"
+        message = f"{storage.display(uri)} failed: {failed}"
     elif not is_proven:
         engine = document.engine
         gpu = "" if engine is None else describe_target(engine.target)
-        words += f"; {NEVER_PROVEN}" if engine is None else f"; the same command on a GPU of {gpu} runs {engine.name}"
+        message += f"; {NEVER_PROVEN}" if engine is None else f"; the same command on a GPU of {gpu} runs {engine.name}"
     if options.json:
-        print(json.dumps({"verdict": words, "gates": [gate.model_dump(mode="json") for gate in gates]}, indent=1))
+        print(json.dumps({"verdict": message, "gates": [gate.model_dump(mode="json") for gate in gates]}, indent=1))
     else:
         for gate in gates:
             print(f"{gate.status:8} {gate.name:8} {gate.file:30} {gate.reason or gate.ran} {gate.device}".rstrip())
-        print(words)
+        print(message)
     return EXIT_CHECK_FAILED if failed else EXIT_OK if is_proven else EXIT_UNPROVEN
 
 
 def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) -> list[Gate]:
-    """Return the gates of a finished export, up to one that failed: checksum, program, and parity of its engine.
+    """Return the gates of a finished export, up to the first failure: checksum, program, and parity of its engine.
 
     Args:
         uri: Its folder.
         document: Its manifest.
-        shards_uri: The shards that it was made from; None: those of its line, where they are there.
+        shards_uri: The shards that it was made from; None: those of its line, if they exist.
 
     Raises:
-        DataError: The shards are others.
+        DataError: The shards have another fingerprint.
     """
     with tempfile.TemporaryDirectory(prefix="shardline-verify-") as work:
         copy = Path(work, "export")
@@ -128,7 +128,7 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
 
 
 def _judge_checksums(uri: str, document: ExportManifest, copy: Path) -> Gate:
-    """Return the gate `checksum`: seal, size and hashes of every file, and no other file; copy what was read."""
+    """Return the gate `checksum`: seal, size and hash of each file, and no extra file; copy the files."""
     if inconsistency := document.inconsistency():
         return _gate(CHECKSUM, document, MANIFEST_NAME, "failed", inconsistency)
     findings = [f"{name} is not of this export" for name in unexpected_files(uri, document)]
@@ -141,7 +141,7 @@ def _judge_checksums(uri: str, document: ExportManifest, copy: Path) -> Gate:
 
 
 def _find_files(uri: str, document: ExportManifest, shards_uri: str | None, copy: Path) -> ExportedFiles | None:
-    """Return the export's files with the shards that it was made from; None: those of its line are not there."""
+    """Return the export's files with the shards that it was made from; None: its line has no such shards."""
     place = shards_uri or shards_uri_of(uri, document)
     try:
         shards = ShardManifest.load(place)
@@ -159,23 +159,23 @@ def _find_files(uri: str, document: ExportManifest, shards_uri: str | None, copy
 
 
 def _judge_engine(document: ExportManifest, engine: EngineEntry, copy: Path, files: ExportedFiles | None) -> Gate:
-    """Return the gate `parity` of the engine, in a process of its own: a fault in machine code may end it."""
+    """Return the gate `parity` of the engine, in its own process, since a fault in machine code may crash it."""
     if (gpu := gpu_target()) != engine.target:
-        here = "no GPU" if gpu is None else f"a GPU of {describe_target(gpu)}"
-        reason = f"this machine has {here}, the engine is for {describe_target(engine.target)}"
+        actual = "no GPU" if gpu is None else f"a GPU of {describe_target(gpu)}"
+        reason = f"this machine has {actual}, the engine is for {describe_target(engine.target)}"
     elif files is None and kind_of(document.task) != "own":
         reason = _NO_SHARDS
     else:
         try:
             return run_step(judge_engine, copy, document, files)[0]
-        except ConfigError as error:  # the builder is not here, or of another version
+        except ConfigError as error:  # the builder is missing or has another version
             reason = error.given
         except TryAgain:
             raise
         except DataError as error:
             if files is not None:
                 raise
-            # Own tasks run on noise, on which a sound model may have no finite output.
+            # Own tasks run on random inputs, which may give outputs that are not finite.
             reason = error.given
         except ShardlineError as error:  # it does not load, does not run, or its process crashed
             return _gate(PARITY, document, engine.name, "failed", str(error))
@@ -183,7 +183,7 @@ def _judge_engine(document: ExportManifest, engine: EngineEntry, copy: Path, fil
 
 
 def judge_engine(folder: Path, document: ExportManifest, files: ExportedFiles | None) -> Gate:
-    """Compare the engine in `folder` with the fp32 graph in ONNX Runtime, on the samples that the gates ran before.
+    """Compare the engine in `folder` with the fp32 graph in ONNX Runtime, on the samples of the export's gates.
 
     Raises:
         ConfigError: The engine cannot be opened on this machine.
@@ -200,8 +200,8 @@ def judge_engine(folder: Path, document: ExportManifest, files: ExportedFiles | 
     first = next(batches)
     proof = ((batch, reference(batch)) for batch in chain([first], batches))
     ends = ((name, batch, reference(batch)) for name, batch in end_inputs(signature, first))
-    subject = Subject(document.precision, engine.name, engine.builder, device_name())
-    return judge_parity(run, make_trials(proof, ends, (engine.opt_batch, engine.max_batch)), signature, subject)
+    model_file = ModelFile(document.precision, engine.name, engine.builder, device_name())
+    return judge_parity(run, make_trials(proof, ends, (engine.opt_batch, engine.max_batch)), signature, model_file)
 
 
 def make_noise(signature: Signature, samples: int, seed: int) -> Arrays:

@@ -1,7 +1,7 @@
-"""What the launcher tells a rank (the assignment), and what a rank tells the launcher (its end).
+"""Files between launcher and ranks: the assignment, and why a rank ended.
 
-Why a rank ended is in a file, `ends/rank-R.json` in the attempt's folder, an ErrorDocument: exit codes say too little.
-A rank without one has finished, or was killed.
+A failed rank writes an ErrorDocument to `ends/rank-R.json` in the attempt's folder. A rank without this file finished
+or was killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 
 class Assignment(BaseModel):
-    """What a rank is told: everything but its rank."""
+    """Parameters of all ranks of a machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,17 +36,17 @@ class Assignment(BaseModel):
     fingerprint: str
     made_from: dict[str, str]
     attempt: str
-    """Of the first machine, on all machines."""
+    """Attempt id of the first machine."""
     attempt_folder: str
-    """Path of this machine's events and ends."""
+    """Folder of this machine's events and `ends`."""
     ranks: int
-    """Of this machine."""
+    """Ranks of this machine."""
     threads: int
-    """Of each rank."""
+    """Threads per rank."""
     nodes: int = 1
     node_rank: int = 0
     began_at: float = Field(default_factory=time.monotonic)
-    """When this machine's launcher began, on the clock of time.monotonic."""
+    """Start of this machine's launcher on the clock of time.monotonic."""
 
     @property
     def world_size(self) -> int:
@@ -55,12 +55,12 @@ class Assignment(BaseModel):
 
     @property
     def tensorboard_folder(self) -> Path:
-        """Where the first rank writes for TensorBoard; the launcher copies it to a training folder in a bucket."""
+        """TensorBoard folder of rank 0; the launcher copies it if the training folder is in a bucket."""
         return self._log_folder(TENSORBOARD_FOLDER)
 
     @property
     def scalars_folder(self) -> Path:
-        """Where the first rank writes scalars as lines of JSON; copied as TensorBoard's files are."""
+        """Folder of rank 0's scalars as JSON lines; copied like TensorBoard's files."""
         return self._log_folder(SCALARS_FOLDER)
 
     def _log_folder(self, name: str) -> Path:
@@ -68,22 +68,22 @@ class Assignment(BaseModel):
         return (storage.local_path(self.folder) if local else Path(self.attempt_folder)) / name
 
     def write(self) -> Path:
-        """Write it for the ranks of this machine, and return the path."""
+        """Write the assignment for the ranks, and return its path."""
         path, content = Path(self.attempt_folder) / ASSIGNMENT_NAME, self.model_dump_json(indent=1).encode()
-        # Of a later start it is the same, and a disk that is full meanwhile ends no training.
+        # A later start reuses an equal file, even if the disk is full.
         if not path.exists() or path.read_bytes() != content:
             storage.replace(storage.normalise(path), content)
         return path
 
     def write_end(self, rank: int, document: ErrorDocument) -> None:
-        """Record why a rank ends; the first record is kept, and the process may be killed at any point of this."""
+        """Record why a rank ends, atomically; only the first record is kept."""
         self._ends_folder.mkdir(parents=True, exist_ok=True)
         path = self._ends_folder / f"rank-{rank}.json"
         if not path.exists():
             storage.replace(storage.normalise(path), document.model_dump_json(indent=1).encode())
 
     def read_ends(self) -> dict[int, ErrorDocument]:
-        """Return why ranks of this machine ended, by rank, in the order of the records."""
+        """Return why ranks of this machine ended, by rank, in order of the record times."""
         ends: list[tuple[int, int, ErrorDocument]] = []
         for path in self._ends_folder.glob("rank-*.json"):
             try:
@@ -94,7 +94,7 @@ class Assignment(BaseModel):
         return {rank: document for _, rank, document in sorted(ends, key=lambda end: end[:2])}
 
     def mark_stopping(self) -> None:
-        """Record that the ranks have agreed to stop, and save now; where the disk is full, they have less time."""
+        """Record that the ranks agreed to stop and are saving, which extends their time limit."""
         with suppress(OSError):
             self._ends_folder.mkdir(parents=True, exist_ok=True)
             (self._ends_folder / _STOPPING_NAME).touch()
@@ -104,7 +104,7 @@ class Assignment(BaseModel):
         return (self._ends_folder / _STOPPING_NAME).exists()
 
     def clear_ends(self) -> None:
-        """Forget how the last start ended."""
+        """Delete the records of the last start."""
         for path in self._ends_folder.glob("*"):
             path.unlink()
 
@@ -114,34 +114,34 @@ class Assignment(BaseModel):
 
 
 def is_preemption(document: ErrorDocument) -> bool:
-    """Return whether the ranks stopped because this machine was told to."""
+    """Return whether the ranks stopped because of a stop request to this machine."""
     return document.kind == Preempted.__name__
 
 
 def has_stopped(document: ErrorDocument) -> bool:
-    """Return whether a rank stopped in agreement, whichever machine was told to."""
+    """Return whether a rank stopped by agreement, whichever machine got the request."""
     return document.kind in (Preempted.__name__, PeerPreempted.__name__)
 
 
 def weight_of(document: ErrorDocument) -> int:
-    """Return how much an end explains: a user error most, then one that is final when it comes back at its step."""
+    """Return the priority of an error: 2 for user errors, 1 for errors with a step, else 0."""
     return 2 if document.exit_code == EXIT_USER_ERROR else int(document.step is not None)
 
 
 def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | None:
-    """Return the end that explains the others; None where a rank without one does: it was killed.
+    """Return the error that caused the others; None if the cause is a rank that was killed.
 
-    One rank that was told to stop is enough: its machine goes away. Of several the lowest counts, since rank 0 alone
-    knows whether the last step was saved in time. `ends` are in the order of the records.
+    One preempted rank is enough, since its machine is taken away. The lowest of several is used: only rank 0 knows
+    whether the last step was saved in time. `ends` are in order of the record times.
     """
     documents = list(ends.values())
-    # The peers of a rank that ran out of memory lose it at once, and may record that first.
+    # Peers of a rank that ran out of memory may record the lost connection first.
     heaviest = max(documents, key=weight_of, default=None)
     if heaviest is not None and weight_of(heaviest):
         return heaviest
-    told = [rank for rank, document in ends.items() if is_preemption(document)]
-    if told:
-        return ends[min(told)]
+    preempted = [rank for rank, document in ends.items() if is_preemption(document)]
+    if preempted:
+        return ends[min(preempted)]
     failed = [document for document in documents if not has_stopped(document)]
     if failed:
         return failed[0]

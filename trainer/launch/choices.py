@@ -1,4 +1,4 @@
-"""Slot size, loader workers, threads and precision of a training: the configuration's, the profile's, or defaults.
+"""Choose slot size, loader workers, threads and precision: from the configuration, the profile, or defaults.
 
 The profile chooses slot size and workers only. Imports no torch.
 """
@@ -25,7 +25,7 @@ FIRST_BF16 = 80
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How the global batch is cut and loaded, and why."""
+    """Slot size and loader settings, with the reason for them."""
 
     slot_size: int
     num_workers: int
@@ -33,11 +33,11 @@ class BatchLayout:
     prefetch_factor: int = PREFETCH_FACTOR
 
     def idle_ranks(self, global_batch_size: int, ranks: int) -> int:
-        """Return how many ranks have no slot of a full batch."""
+        """Return the number of ranks without a slot of a full batch."""
         return max(0, ranks - -(-global_batch_size // self.slot_size))
 
     def slots_per_rank(self, global_batch_size: int, ranks: int) -> int:
-        """Return the largest number of slots that a rank processes in a full batch."""
+        """Return the maximum number of slots per rank in a full batch."""
         num_slots = -(-global_batch_size // self.slot_size)
         return -(-num_slots // ranks)
 
@@ -50,13 +50,13 @@ def choose_batch_layout(
     recorded: int | None,
     spare_cores: int = 0,
 ) -> BatchLayout:
-    """Decide slot size and loader: by the configuration, else the profile, else an even share and `spare_cores`.
+    """Choose slot size and loader from the configuration, else the profile, else an even share and `spare_cores`.
 
-    A slot size `recorded` in the checkpoint that training resumes from wins over all: it must not change.
+    A slot size `recorded` in the checkpoint has precedence: it must not change.
 
     Raises:
         DataError: The report is of another model.
-        ConfigError: There are more ranks than slots, in a training that begins; in one that continues, ranks idle.
+        ConfigError: A new training has more ranks than slots. In a resumed one, ranks idle.
     """
     if profile is not None and profile.model_fingerprint != model_fingerprint(config):
         raise DataError(
@@ -64,14 +64,14 @@ def choose_batch_layout(
             allowed=f"a report of this configuration's model ({model_fingerprint(config)})",
             todo="run `shardline profile` for this configuration, or set parallel.slot_size and data.num_workers",
         )
-    batch, choice, without = config.train.global_batch_size, _measured_choice(profile), _without(profile)
+    batch, choice, default_reason = config.train.global_batch_size, _measured_choice(profile), _default_reason(profile)
     share = even_share(batch, ranks)
     slot_size, slot_reason = _take(
-        config, "parallel.slot_size", choice, share, f"an even share of the global batch ({without})"
+        config, "parallel.slot_size", choice, share, f"an even share of the global batch ({default_reason})"
     )
     if recorded is not None:
         slot_size, slot_reason = recorded, "recorded in the checkpoint"
-    num_workers, workers_reason = _take(config, "data.num_workers", choice, spare_cores, without)
+    num_workers, workers_reason = _take(config, "data.num_workers", choice, spare_cores, default_reason)
     ahead = config.data.prefetch_factor
     num_slots = -(-batch // slot_size)
     if num_slots < ranks and recorded is None:
@@ -90,28 +90,28 @@ def choose_batch_layout(
 def even_share(global_batch_size: int, ranks: int) -> int:
     """Return the slot size that gives each rank one slot of a global batch; at least one sample."""
     share = -(-global_batch_size // ranks)
-    # Rounded up, slots of 9 samples for 4 ranks would be three.
+    # Rounding up may leave ranks idle: 9 samples for 4 ranks would be three slots of 3.
     return share if -(-global_batch_size // share) >= ranks else max(1, global_batch_size // ranks)
 
 
 def find_spare_cores(ranks: int) -> int:
-    """Return the cores of a rank beside its own; none without a GPU, where the rank computes on all of them."""
+    """Return the cores per rank for loader workers; 0 without a GPU, where a rank computes on all cores."""
     return max(0, available_cores() // ranks - 1) if num_gpus() else 0
 
 
 def default_precision() -> Literal["bf16", "fp32"]:
-    """Return what train.precision=auto stands for here: bf16 where all GPUs compute in it, else fp32."""
+    """Return the precision for `auto`: bf16 if all GPUs support it, else fp32."""
     gpus = visible_gpus()
     return "bf16" if gpus and min(gpu.capability for gpu in gpus) >= FIRST_BF16 else "fp32"
 
 
 def default_channels_last() -> bool:
-    """Return what train.channels_last=auto stands for here: true on a GPU, whose tensor cores want it."""
+    """Return channels_last for `auto`: true on a GPU, for its tensor cores."""
     return bool(visible_gpus())
 
 
 def choose_threads(config: RunConfig, *, ranks: int) -> tuple[int, str]:
-    """Return the intra-op threads of each of a machine's ranks, and a warning where they are more than its cores."""
+    """Return the intra-op threads per rank, and a warning if they exceed its cores."""
     threads, most = config.resources.threads, max(1, available_cores() // ranks)
     if threads == "auto":
         return threads_per_rank(ranks), ""
@@ -120,45 +120,44 @@ def choose_threads(config: RunConfig, *, ranks: int) -> tuple[int, str]:
 
 
 def find_differences(profile: ProfileReport, hardware: Mapping[str, str], train: TrainSection) -> list[str]:
-    """Return warnings: how this machine and the global batch differ from those that were profiled."""
+    """Return warnings about differences from the profiled machine and global batch."""
     choice = _measured_choice(profile)
     if choice is None:
         return []
-    found = []
+    differences = []
     different = [
         f"{name} {profile.hardware.get(name, 'unknown')} -> {value}"
         for name, value in hardware.items()
         if profile.hardware.get(name) != value
     ]
     if different:
-        found.append(f"on other hardware ({', '.join(different)})")
+        differences.append(f"on other hardware ({', '.join(different)})")
     if profile.global_batch_size != train.global_batch_size:
-        found.append(f"at train.global_batch_size {profile.global_batch_size}, not {train.global_batch_size}")
-    return [f"the profile was measured {difference}: its choice may not be the best here" for difference in found]
+        differences.append(f"at train.global_batch_size {profile.global_batch_size}, not {train.global_batch_size}")
+    return [f"the profile was measured {difference}: its choice may not be the best here" for difference in differences]
 
 
 def _measured_choice(profile: ProfileReport | None) -> ProfileChoice | None:
     return profile.choice if profile is not None and profile.choice.measured else None
 
 
-def _without(profile: ProfileReport | None) -> str:
-    """Say why a value is the default."""
+def _default_reason(profile: ProfileReport | None) -> str:
     if profile is None:
         return "no profile"
     return "default, profile: off" if profile.method == "off" else "default, the profile compared nothing"
 
 
-def _take(config: RunConfig, setting: str, choice: ProfileChoice | None, default: int, without: str) -> tuple[int, str]:
-    """Return a value and who decided: the configuration, else the profile, else nobody."""
+def _take(config: RunConfig, setting: str, choice: ProfileChoice | None, default: int, reason: str) -> tuple[int, str]:
+    """Return a value and its origin: configuration, profile or default."""
     section, _, name = setting.partition(".")
     explicit: int | Auto = getattr(getattr(config, section), name)
     if explicit != "auto":
         return explicit, f"set by {setting}"
-    return (default, without) if choice is None else (getattr(choice, name), "chosen by the profile")
+    return (default, reason) if choice is None else (getattr(choice, name), "chosen by the profile")
 
 
 def slot_sizes(num_samples: int, *, global_batch_size: int, slot_size: int) -> list[int]:
-    """Return the sizes of the slots of an epoch, the largest first: full ones, and the last of a batch."""
+    """Return the distinct slot sizes of an epoch, largest first: full slots, and the last ones of batches."""
     batches = {min(num_samples, global_batch_size), num_samples % global_batch_size} - {0}
     sizes = {size for batch in batches for size in (min(batch, slot_size), batch % slot_size)} - {0}
     return sorted(sizes, reverse=True)
@@ -166,18 +165,18 @@ def slot_sizes(num_samples: int, *, global_batch_size: int, slot_size: int) -> l
 
 @dataclass(frozen=True)
 class DeviceKind:
-    """What ranks compute on."""
+    """Device of the ranks."""
 
     gpu: str = ""
-    """Name of the GPU; empty: a CPU."""
+    """GPU name; empty for a CPU."""
     has_bf16: bool = True
-    """Whether the GPU computes in bf16; older ones only emulate it."""
+    """Whether the GPU supports bf16; older ones emulate it."""
     where: str = "here"
-    """The place, in words that follow `there is no GPU`."""
+    """Location for messages, after `there is no GPU`."""
 
 
 def find_slow_precision(precision: str, device: DeviceKind) -> str:
-    """Return a warning of a precision of steps that a device computes in slower than in another; empty: it does not."""
+    """Return a warning if another precision is faster on the device; empty otherwise."""
     if not device.gpu and precision == "fp16":
         return f"train.precision is fp16, and there is no GPU {device.where}: a CPU is slower in fp16 than in fp32"
     if device.gpu and precision == "bf16" and not device.has_bf16:

@@ -1,7 +1,7 @@
-"""The launcher of one machine: starts its ranks again and again until training is finished or must not go on.
+"""Launcher of one machine: restarts its ranks until training is finished or must end.
 
-A start ends when one of its ranks ends: the others fail in their next collective, and are killed after `PEERS_LIMIT_S`.
-Then all ranks of all machines start again from the newest checkpoint (docs/launch.md).
+If one rank ends, the others fail in their next collective or are killed after `PEERS_LIMIT_S`. Then all ranks of all
+machines restart from the newest checkpoint (docs/launch.md).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from trainer.launch.nodes import Nodes, without_ranks
 RANK_MODULE = "trainer.worker"
 LOOPBACK = "127.0.0.1"
 STORE_VARIABLE = "SHARDLINE_STORE_FD"
-"""Descriptor of the listening socket on which rank 0 serves the ranks' store."""
+"""Descriptor of the listening socket of the ranks' store, served by rank 0."""
 
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where the ranks of a start find their store, which rank 0 serves."""
+    """Address of the store of a start, served by rank 0."""
 
     host: str
     port: int
     listener: socket.socket | None = None
-    """On the first machine: bound to `port`; rank 0 inherits it, so no other process can take the port."""
+    """On the first machine: socket bound to `port`, inherited by rank 0, so that no other process takes the port."""
     interface: str | None = None
-    """Network interface to the other machines, for gloo; None leaves the choice to gloo."""
+    """Network interface for gloo; None: gloo chooses."""
 
 
 class LocalRanks:
-    """The ranks of this machine, from their start to the end of the last one."""
+    """Rank processes of this machine in one start."""
 
     def __init__(self, path: Path, assignment: Assignment, address: StoreAddress, module: str = RANK_MODULE) -> None:
         shared = {
@@ -59,26 +59,26 @@ class LocalRanks:
             "PYTHONUNBUFFERED": "1",
         }
         if address.interface is not None:
-            # gloo would resolve this machine's own name, which in a container may be anything.
+            # By default gloo resolves the host name, which may be wrong in a container.
             shared.setdefault("GLOO_SOCKET_IFNAME", address.interface)
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             for local_rank in range(assignment.ranks):
                 rank = assignment.node_rank * assignment.ranks + local_rank
-                own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+                rank_variables = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
                 inherited = []
                 if rank == 0 and address.listener is not None:
                     inherited = [address.listener.fileno()]
-                    own[STORE_VARIABLE] = str(inherited[0])
+                    rank_variables[STORE_VARIABLE] = str(inherited[0])
                 self._processes.append(
                     subprocess.Popen(
                         [sys.executable, "-m", module, str(path), str(os.getpid())],
-                        env={**shared, **own},
+                        env={**shared, **rank_variables},
                         stdin=subprocess.DEVNULL,
-                        # stdout belongs to the stage: its last line is the result.
+                        # The last line of stdout is the stage's result.
                         stdout=sys.stderr,
                         pass_fds=inherited,
-                        # Its loader processes are killed with it, and a terminal's Ctrl-C reaches the launcher alone.
+                        # Loader processes are killed with their rank; Ctrl-C reaches the launcher only.
                         start_new_session=True,
                     )
                 )
@@ -87,22 +87,22 @@ class LocalRanks:
             raise
 
     def count_ended(self) -> int:
-        """Return how many of the ranks have ended."""
+        """Return the number of ended ranks."""
         return sum(process.poll() is not None for process in self._processes)
 
     def describe_killed(self) -> str:
-        """Return which ranks a signal has ended so far; empty: none."""
+        """Describe ranks killed by a signal; empty if none."""
         codes = {local_rank: process.returncode for local_rank, process in enumerate(self._processes)}
         ended = [f"local rank {n}: {signal.Signals(-code).name}" for n, code in codes.items() if code and code < 0]
         return ", ".join(ended)
 
     def signal(self, number: int) -> None:
-        """Pass a stop signal on to each rank: all agree on a step, save it and end."""
+        """Send a stop signal to each rank: they agree on a step, save it and exit."""
         for process in self._processes:
             process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the ranks with their loader processes, stopped ones too, and wait for them."""
+        """Kill the ranks and their loader processes, and wait for the ranks."""
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -110,18 +110,17 @@ class LocalRanks:
             process.wait()
 
 
-# What the ranks of a machine may take to end by themselves once one has ended, or another machine has left. Those in a
-# collective of gloo fail at once; what is blocked elsewhere is killed.
+# Seconds for ranks to end after one ended or another machine left; then they are killed.
 PEERS_LIMIT_S = 5.0
-# What the processes may take to end after the budget of an agreed stop (resources.stop_budget_s).
+# Seconds for processes to end after resources.stop_budget_s.
 STOP_SLACK_S = 5.0
 _POLL_S = 0.05
-# What a platform, or a user's Ctrl-C, sends to make a process stop.
+# Stop signals of platforms and of Ctrl-C.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopFlag:
-    """The signal by which this launcher was told to stop, if any."""
+    """The stop signal that this launcher received, if any."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -133,16 +132,16 @@ class StopFlag:
         return Preempted(f"training was told to stop ({name}); the same command continues from the newest checkpoint")
 
     def check(self) -> None:
-        """Raise Preempted if a signal has come."""
+        """Raise Preempted if a stop signal was received."""
         if self.number is not None:
             raise self.reason()
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Raise Preempted from the signal handler itself, for calls of libraries that wait for long."""
+        """Raise Preempted from the signal handler, for blocking library calls in the block."""
         self._interrupts = True
         try:
-            # After the flag: a signal in between is not lost.
+            # After setting the flag, so that no signal is lost.
             self.check()
             yield
         finally:
@@ -150,7 +149,7 @@ class StopFlag:
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """Record stop signals in the block instead of dying of them."""
+        """Handle stop signals in the block by recording them."""
 
         def record(number: int, frame: FrameType | None) -> None:
             self.number = number
@@ -168,19 +167,19 @@ class StopFlag:
 
 @dataclass
 class Launcher:
-    """What one machine's launcher works with, and the run of one start."""
+    """Context of one machine's launcher; runs one start at a time."""
 
     assignment: Assignment
     nodes: Nodes
     resources: ResourcesSection
     record: JobRecord
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     stop: StopFlag = field(default_factory=StopFlag)
     rank_module: str = RANK_MODULE
-    """Module that a rank runs."""
+    """Python module of a rank."""
 
     def is_overdue(self) -> bool:
-        """Return whether the ranks must be killed at once; polled while they run."""
+        """Return whether to kill the ranks at once; polled while they run."""
         return False
 
     def is_finished(self) -> bool:
@@ -194,9 +193,9 @@ class Launcher:
     def run_start(
         self, attempt: str, address: StoreAddress, *, must_stop: Callable[[], bool] = lambda: False
     ) -> ErrorDocument | None:
-        """Run the ranks of this machine once, until none is left; return why they ended, None: training is finished.
+        """Run the ranks of this machine once; return why they ended, or None if training is finished.
 
-        `attempt` is the first machine's; `must_stop` is polled: whether another machine has left this start.
+        `attempt` is the first machine's. `must_stop` is polled; true if another machine left this start.
         """
         assignment = self.assignment.model_copy(update={"attempt": attempt})
         try:
@@ -204,7 +203,7 @@ class Launcher:
             ranks = LocalRanks(assignment.write(), assignment, address, self.rank_module)
         finally:
             if address.listener is not None:
-                # Where rank 0 is dead, its peers are refused at once.
+                # If rank 0 dies, its peers' connections are refused at once.
                 address.listener.close()
         try:
             cause = self._wait(assignment, ranks, must_stop)
@@ -213,7 +212,7 @@ class Launcher:
         return None if self.is_finished() else self._find_reason(assignment, cause)
 
     def _wait(self, assignment: Assignment, ranks: LocalRanks, must_stop: Callable[[], bool]) -> str:
-        """Wait until all ranks have ended; kill them when their time is over. Return how the first of them ended."""
+        """Wait for all ranks and kill them after their time limit; return how the first of them was killed."""
         ending_since: float | None = None
         is_saving = was_signalled = False
         cause = ""
@@ -255,7 +254,7 @@ class Launcher:
 
 
 def raise_final(end: ErrorDocument, counter: StartCounter | None) -> None:
-    """Raise the end of a start where this launcher must end with it: a user error, or a stop of this machine."""
+    """Raise the error of a start if it ends this launcher: a user error, or a stop of this machine."""
     if counter is not None and has_stopped(end):
         counter.told_to_stop()
     if end.exit_code == EXIT_USER_ERROR:

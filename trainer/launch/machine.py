@@ -1,4 +1,4 @@
-"""This machine, without importing torch: its cores, CPU and GPUs, and how many ranks it runs."""
+"""Hardware of this machine and its number of ranks; imports no torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.process import available_cores
 
-# Ranks without a GPU: two, so that the distributed path is the one that runs everywhere.
+# Ranks without a GPU: two, so that the distributed code always runs.
 CPU_RANKS = 2
-# torchrun's own, set by Kubeflow and whoever knows how many ranks a machine holds:
+# torchrun's variable, also set by Kubeflow:
 # https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
 RANKS_VARIABLE = "PET_NPROC_PER_NODE"
 
@@ -28,7 +28,7 @@ class Gpu:
 
 
 def find_gpus() -> list[Gpu]:
-    """Return the NVIDIA GPUs, whatever CUDA_VISIBLE_DEVICES says; none without NVML."""
+    """Return all NVIDIA GPUs, ignoring CUDA_VISIBLE_DEVICES; none without NVML."""
     try:
         import pynvml as nvml  # type: ignore[import-untyped]
     except ImportError:
@@ -37,7 +37,7 @@ def find_gpus() -> list[Gpu]:
     try:
         nvml.nvmlInit()
         for index in range(nvml.nvmlDeviceGetCount()):
-            # One that fell off its bus cannot be used.
+            # Skip GPUs that fell off the bus.
             with suppress(nvml.NVMLError):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
@@ -61,48 +61,48 @@ def hardware() -> dict[str, str]:
 
 
 def visible_gpus() -> list[Gpu]:
-    """Return the NVIDIA GPUs that processes started here see: those that CUDA_VISIBLE_DEVICES names."""
+    """Return the NVIDIA GPUs in CUDA_VISIBLE_DEVICES; all if it is unset."""
     gpus = find_gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not gpus:
         return gpus
     named = []
     for entry in (entry.strip() for entry in visible.split(",")):
-        # CUDA stops at the first entry that names no device.
+        # CUDA stops at the first invalid entry.
         if entry in ("", "-1") or (entry.isdecimal() and int(entry) >= len(gpus)):
             break
-        # Of one that is named by its UUID it is not known which it is: at worst the oldest.
+        # UUIDs are not resolved: assume the oldest GPU.
         named.append(gpus[int(entry)] if entry.isdecimal() else min(gpus, key=lambda gpu: gpu.capability))
     return named[: len(gpus)]
 
 
 def num_ranks(config: RunConfig) -> int:
-    """Return the number of training processes of a machine.
+    """Return the number of ranks of a machine.
 
-    The configuration's, else the environment's (PET_NPROC_PER_NODE, where it is a number), else one per GPU, else two.
+    Set by resources.ranks, else by PET_NPROC_PER_NODE if it is a number, else one per GPU, else two.
 
     Raises:
-        ConfigError: More ranks than GPUs, on a machine with GPUs; a number of the environment that is none.
+        ConfigError: More ranks than GPUs on a machine with GPUs, or an invalid variable.
     """
     gpus = len(visible_gpus())
-    given, name = config.resources.ranks, "resources.ranks"
-    if given == "auto":
-        # torchrun also takes auto, gpu, cpu: what is counted here.
+    ranks, name = config.resources.ranks, "resources.ranks"
+    if ranks == "auto":
+        # torchrun's values auto, gpu and cpu mean the default.
         text, name = os.environ.get(RANKS_VARIABLE, ""), RANKS_VARIABLE
         if text in ("", "auto", "gpu", "cpu"):
             return gpus or CPU_RANKS
         if not text.isdecimal() or int(text) == 0:
             raise ConfigError(f"{name}={text}", allowed="a whole number, 1 or more", todo=f"unset {name}")
-        given = int(text)
-    if gpus and given > gpus:
+        ranks = int(text)
+    if gpus and ranks > gpus:
         raise ConfigError(
-            f"{name} = {given} on a machine with {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"{name} = {ranks} on a machine with {gpus} GPU{'s' if gpus > 1 else ''}",
             allowed=f"up to {gpus}: one rank per GPU",
             todo=f"lower {name}, leave it out, or take a machine with more GPUs",
         )
-    return given
+    return ranks
 
 
 def num_gpus() -> int:
-    """Return the number of GPUs that processes started here see."""
+    """Return the number of visible GPUs."""
     return len(visible_gpus())

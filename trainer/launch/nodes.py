@@ -1,4 +1,4 @@
-"""From the environment of a machine to its place among the machines of a job.
+"""Number of this machine in its job and address of the first machine, read from the environment.
 
 Three platforms are known:
 
@@ -32,10 +32,9 @@ from contracts.process import JOB_ID_VARIABLE
 
 Platform = Literal["vertex", "torchrun", "indexed job", "local"]
 
-# By one of these a platform says which machine this is.
+# Each platform sets one of these.
 PLATFORM_VARIABLES = ("CLUSTER_SPEC", "PET_NNODES", "PET_NODE_RANK", "JOB_COMPLETION_INDEX")
-# What torchrun or a platform sets for ranks, and torchrun's own flags by environment (PET_*): none of it may reach the
-# ranks that are started here.
+# Variables of torchrun or of the platform that must not reach the ranks started here.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 _RANK_PREFIXES = ("PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
 _SIOCGIFADDR = 0x8915
@@ -72,20 +71,20 @@ class _ClusterSpec(BaseModel):
 
 
 def find_nodes(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes:
-    """Return this machine's place.
+    """Return this machine's number in the job, and the first machine's address.
 
     Raises:
         ConfigError: The environment is malformed, or contradicts itself or the configuration.
     """
-    given = [name for name in PLATFORM_VARIABLES if environment.get(name)]
-    if "CLUSTER_SPEC" in given:
-        if len(given) > 1:
-            raise _contradiction(f"{' and '.join(given)} are set", "unset CLUSTER_SPEC outside of Vertex AI")
+    variables = [name for name in PLATFORM_VARIABLES if environment.get(name)]
+    if "CLUSTER_SPEC" in variables:
+        if len(variables) > 1:
+            raise _contradiction(f"{' and '.join(variables)} are set", "unset CLUSTER_SPEC outside of Vertex AI")
         nodes = _from_cluster_spec(environment, resources)
-    elif "PET_NNODES" in given or "PET_NODE_RANK" in given:
+    elif "PET_NNODES" in variables or "PET_NODE_RANK" in variables:
         # Kubeflow runs its machines as an Indexed Job: PET_* has all of it.
         nodes = _from_variables("torchrun", environment, resources)
-    elif given:
+    elif variables:
         nodes = _from_variables("indexed job", environment, resources)
     else:
         nodes = _alone(environment, resources)
@@ -98,23 +97,23 @@ def find_nodes(environment: Mapping[str, str], resources: ResourcesSection) -> N
 
 
 def without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what belongs to another torchrun, or to a platform's idea of ranks."""
+    """Return the environment without the rank variables of torchrun and the platform."""
     dropped = {name for name in environment if name in _RANK_VARIABLES or name.startswith(_RANK_PREFIXES)}
     return {name: value for name, value in environment.items() if name not in dropped}
 
 
 def find_interface(address: str) -> str | None:
-    """Return the network interface that has an IPv4 address; None where there is none, or not on Linux."""
+    """Return the network interface with this IPv4 address; None if there is none, or not on Linux."""
     if not sys.platform.startswith("linux"):
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                response = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
             except OSError:
                 continue
-            if socket.inet_ntoa(answer[20:24]) == address:
+            if socket.inet_ntoa(response[20:24]) == address:
                 return name
     return None
 
@@ -125,7 +124,7 @@ def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSecti
         spec = _ClusterSpec.model_validate_json(text)
         (first,) = spec.cluster["workerpool0"]
         endpoint = urlsplit(f"//{first}")
-        # As Google's own launchers do. The ports above it are nobody's.
+        # Google's launchers use this port too.
         host, port = endpoint.hostname or "", endpoint.port or resources.port
         pools = {"workerpool0": [first], "workerpool1": spec.cluster.get("workerpool1", [])}
         pool, index = spec.task.type, spec.task.index
@@ -151,30 +150,30 @@ def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSecti
 def _from_variables(
     platform: Literal["torchrun", "indexed job"], environment: Mapping[str, str], resources: ResourcesSection
 ) -> Nodes:
-    of_rank, of_nodes, of_host, of_port = {
+    rank_name, nodes_name, host_name, port_name = {
         "torchrun": ("PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
         "indexed job": ("JOB_COMPLETION_INDEX", "", "MASTER_ADDR", ""),
     }[platform]
-    if of_nodes in environment:
-        nodes = _number(of_nodes, environment[of_nodes], at_least=1)
+    if nodes_name in environment:
+        nodes = _number(nodes_name, environment[nodes_name], at_least=1)
     elif resources.nodes != "auto":
         nodes = resources.nodes
     else:
         raise _contradiction(
-            f"{of_rank}={environment[of_rank]}, and nothing says how many machines there are",
+            f"{rank_name}={environment[rank_name]}, and nothing says how many machines there are",
             "set resources.nodes to the number of machines, of an Indexed Job its completions",
         )
-    node_rank = _number(of_rank, environment.get(of_rank, "0" if nodes == 1 else ""), at_least=0)
+    node_rank = _number(rank_name, environment.get(rank_name, "0" if nodes == 1 else ""), at_least=0)
     if node_rank >= nodes:
-        raise _contradiction(f"{of_rank}={node_rank} of {nodes} machines", "number the machines from 0")
-    host = environment.get(of_host, "")
+        raise _contradiction(f"{rank_name}={node_rank} of {nodes} machines", "number the machines from 0")
+    host = environment.get(host_name, "")
     if nodes > 1 and not host:
         raise _contradiction(
-            f"{of_rank}={node_rank} of {nodes} machines and no {of_host}",
-            f"set {of_host} to the first machine's name, of an Indexed Job JOB-0.SERVICE, SERVICE being the headless "
+            f"{rank_name}={node_rank} of {nodes} machines and no {host_name}",
+            f"set {host_name} to the first machine's name, of an Indexed Job JOB-0.SERVICE, SERVICE being the headless "
             "service that the Job's subdomain names",
         )
-    port = _number(of_port, environment[of_port], at_least=1) if of_port in environment else resources.port
+    port = _number(port_name, environment[port_name], at_least=1) if port_name in environment else resources.port
     return Nodes(node_rank, nodes, host, port, platform, _job_id(environment))
 
 
@@ -190,9 +189,9 @@ def _alone(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes
 
 
 def _job_id(environment: Mapping[str, str]) -> str:
-    given = environment.get(JOB_ID_VARIABLE) or environment.get("SHARDLINE_JOB_ID") or ""
-    # It becomes the name of a folder.
-    return re.sub(r"[^A-Za-z0-9._-]", "-", given)[:128].lstrip(".")
+    job_id = environment.get(JOB_ID_VARIABLE) or environment.get("SHARDLINE_JOB_ID") or ""
+    # The id becomes a folder name.
+    return re.sub(r"[^A-Za-z0-9._-]", "-", job_id)[:128].lstrip(".")
 
 
 def _number(name: str, text: str, *, at_least: int) -> int:
@@ -205,7 +204,6 @@ def _number(name: str, text: str, *, at_least: int) -> int:
     return int(text)
 
 
-def _contradiction(given: str, todo: str) -> ConfigError:
-    return ConfigError(
-        given, allowed="one machine, or an environment that says which of how many this is (docs/launch.md)", todo=todo
-    )
+def _contradiction(problem: str, todo: str) -> ConfigError:
+    allowed = "one machine, or an environment that says which of how many this is (docs/launch.md)"
+    return ConfigError(problem, allowed=allowed, todo=todo)

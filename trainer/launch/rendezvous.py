@@ -1,18 +1,18 @@
-"""Several machines: torch's c10d rendezvous between their launchers, in a store that the first machine's serves.
+"""Coordination of several machines: torch's c10d rendezvous of launchers, in a store served by the first machine.
 
-Keys of that store, beside the rendezvous' own:
+Keys of the store, besides those of the rendezvous:
 
-    job            what must be equal on all machines
-    token          name of a file in the training folder, by which a machine sees that it shares the output
-    begun          set once ranks have started: what is wrong on one machine then ends no job
-    alive/NODE     a number that grows each second
+    job            description of the job, equal on all machines
+    token          name of a file in the training folder, for checking that the output is shared
+    begun          set once ranks have started; then problems of one machine do not end the job
+    alive/NODE     heartbeat counter
     ended          ErrorDocument that ends the job on all machines
-    told           how often a machine was told to stop: such a start is not counted
-    left/NODE      set by a launcher that has read it, or is finished
-    and per round  end/NODE: how its last start ended;  start: the first machine's answer
+    told           number of preempted machines, whose starts are not counted
+    left/NODE      set by a launcher that has read `ended`, or is finished
+    per round      end/NODE: how the last start ended;  start: the first machine's response
 
-A machine that is lost leaves the others' ranks failing in a collective; all launchers meet again, and wait for it up to
-`resources.setup_timeout_s`. When the first one is lost, the others connect to the store of its successor.
+If a machine is lost, the ranks of the others fail in a collective. All launchers join the next round and wait for it up
+to `resources.setup_timeout_s`. If the first machine is lost, the others connect to the store of its successor.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ from trainer.launch.launcher import STOP_SLACK_S, Launcher, StoreAddress, raise_
 from trainer.launch.nodes import find_interface
 
 TOKEN_PREFIX = ".launch-"
-# One call of the store; what takes longer has lost the first machine.
+# Time-out of a store call, after which the first machine is considered lost.
 _STORE_TIMEOUT = timedelta(seconds=10)
-_BEAT_S = 1.0
-# A machine whose beats have not come for so long is gone: its cable is out, or its kernel hangs.
+_HEARTBEAT_S = 1.0
+# A machine without a heartbeat for this time is considered lost.
 LOST_S = 20.0
-# For a mounted folder to show a file of another machine.
+# For a file of another machine to appear in a mounted folder.
 OUTPUT_TIMEOUT_S = 30.0
-# For the others to read why the job is over, before the store ends with the first machine's launcher.
-_FAREWELL_S = 10.0
-# For a port that a launcher which was told to stop, or killed a moment ago, may still hold.
+# For others to read the final error before the store ends with the first launcher.
+_SHUTDOWN_GRACE_S = 10.0
+# For a previous launcher to release the port.
 _PORT_TIMEOUT_S = 10.0
 _RETRY_S, _POLL_S = 0.5, 0.05
 _RUN_ID = "ranks"
-# All machines get the same fresh store for each round; without this they would dial the addresses of dead ranks
+# Gives all machines the same new store per round; otherwise they would connect to addresses of dead ranks
 # (_create_tcp_store_server in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py of 2.13).
-_OWN_STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+_NO_SHARED_STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
 class FirstMachineLost(Exception):
-    """The first machine's store does not answer."""
+    """The first machine's store does not respond."""
 
 
 def run_together(launcher: Launcher) -> None:
-    """Run the ranks of this machine with those of the others; raises as `run.run_ranks`."""
-    os.environ[_OWN_STORE_VARIABLE] = "1"
+    """Run the ranks of this machine together with other machines; raises like `run.run_ranks`."""
+    os.environ[_NO_SHARED_STORE_VARIABLE] = "1"
     counter = launcher.counter() if launcher.nodes.is_primary else None
     end: ErrorDocument | None = None
     deadline = time.monotonic() + launcher.resources.setup_timeout_s
@@ -86,46 +86,46 @@ def run_together(launcher: Launcher) -> None:
                         rendezvous.leave()
                         return
                     raise_final(end, counter)
-                    launcher.say(f"the ranks start again: {end.message}")
-        except FirstMachineLost as lost:
+                    launcher.log(f"the ranks start again: {end.message}")
+        except FirstMachineLost as error:
             if launcher.is_finished():
                 return
             if counter is not None:
-                raise TryAgain(f"the store of this machine's launcher does not answer: {lost}") from None
+                raise TryAgain(f"the store of this machine's launcher does not answer: {error}") from None
             if rendezvous.never_met and time.monotonic() > deadline:
-                # What answers there is no launcher.
-                raise _no_answer(launcher, lost) from None
+                # Another program listens on this port.
+                raise _no_response(launcher, error) from None
             if not rendezvous.never_met:
                 deadline = time.monotonic() + launcher.resources.setup_timeout_s
-            launcher.say(f"the first machine is gone ({lost}); waiting for it to come back")
+            launcher.log(f"the first machine is gone ({error}); waiting for it to come back")
         except ToldError as error:
             rendezvous.end_job(error.document)
             raise
         except Preempted:
-            rendezvous.tell_preemption()
+            rendezvous.report_preemption()
             raise
 
 
 class Rendezvous:
-    """This launcher's connection to the others; `counter` counts starts, on the first machine."""
+    """Connection of this launcher to the others; `counter` counts starts on the first machine."""
 
     def __init__(self, launcher: Launcher, counter: StartCounter | None) -> None:
         self._launcher, self._nodes, self._counter = launcher, launcher.nodes, counter
         self._timeout_s = launcher.resources.setup_timeout_s
         self._store: Any = None
         self._handler: DynamicRendezvousHandler | None = None
-        # torch's handler is for one thread at a time.
+        # torch's handler is not thread-safe.
         self._handler_lock = threading.Lock()
-        self._lost: FirstMachineLost | None = None
+        self._store_error: FirstMachineLost | None = None
         self._peer_left = False
-        self._told = 0
-        self._last_answer = time.monotonic()
-        self._left = threading.Event()
+        self._preemptions = 0
+        self._last_response = time.monotonic()
+        self._closed = threading.Event()
         self.never_met = True
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Connect to the store in the block, check that this machine belongs here, and show that it is alive."""
+        """Connect to the store, check job and output, and send heartbeats in the block."""
         with self._translating_errors():
             store = self._store = self._serve() if self._nodes.is_primary else self._connect()
             self._handler = DynamicRendezvousHandler.from_backend(
@@ -142,30 +142,30 @@ class Rendezvous:
                 try:
                     yield
                 finally:
-                    self._left.set()
+                    self._closed.set()
 
     def next_start(self, end: ErrorDocument | None) -> tuple[StoreAddress, str]:
-        """Wait for all machines; return where the ranks' store is, and the first machine's attempt.
+        """Wait for all machines; return the address of the ranks' store and the first machine's attempt.
 
         Raises:
-            ToldError: The job is over, and why.
-            TryAgain: A machine did not come in time.
-            Preempted: This machine was told to stop.
+            ToldError: The job has ended, with its error.
+            TryAgain: A machine did not join in time.
+            Preempted: This machine received a stop signal.
         """
-        if self._lost is not None or not self._handler_lock.acquire(timeout=LOST_S):
-            raise self._lost or FirstMachineLost("its store does not answer")
+        if self._store_error is not None or not self._handler_lock.acquire(timeout=LOST_S):
+            raise self._store_error or FirstMachineLost("its store does not answer")
         try:
             with self._launcher.stop.interrupting():
                 while True:
                     round_store = self._meet()
                     round_store.set(f"end/{self._nodes.node_rank}", "" if end is None else end.model_dump_json())
                     self._peer_left = False
-                    listener = self._answer(round_store, end) if self._counter is not None else None
+                    listener = self._publish_start(round_store, end) if self._counter is not None else None
                     if (content := self._wait_for(round_store, "start")) is not None:
                         break
         finally:
             self._handler_lock.release()
-        self._last_answer, self.never_met = time.monotonic(), False
+        self._last_response, self.never_met = time.monotonic(), False
         start = json.loads(content)
         if start is None:
             raise self._ending()
@@ -174,7 +174,7 @@ class Rendezvous:
         return address, start["attempt"]
 
     def _meet(self) -> Any:
-        """Join the next round, and return its store."""
+        """Join the next round and return its store."""
         assert self._handler is not None
         try:
             return self._handler.next_rendezvous().store
@@ -187,7 +187,7 @@ class Rendezvous:
             ) from None
 
     def _wait_for(self, store: Any, key: str) -> bytes | None:
-        """Return a value that another launcher sets; None: it left this round meanwhile."""
+        """Wait for a value of another launcher; None if that launcher left the round."""
         assert self._handler is not None
         deadline = time.monotonic() + self._timeout_s
         while not store.check([key]):
@@ -200,31 +200,34 @@ class Rendezvous:
         return value
 
     def must_stop(self) -> bool:
-        """Return whether another machine has left the start that runs."""
-        if self._lost is None and time.monotonic() - self._last_answer > LOST_S:
-            self._lost = FirstMachineLost(f"its store has not answered for {LOST_S:.0f} s")
-        return self._peer_left or self._lost is not None
+        """Return whether another machine left the running start."""
+        if self._store_error is None and time.monotonic() - self._last_response > LOST_S:
+            self._store_error = FirstMachineLost(f"its store has not answered for {LOST_S:.0f} s")
+        return self._peer_left or self._store_error is not None
 
     def end_job(self, document: ErrorDocument) -> None:
         """End the job on all machines."""
-        if self._handler is not None and self._lost is None:
+        if self._handler is not None and self._store_error is None:
             with suppress(RuntimeError, RendezvousConnectionError):
                 self._store.compare_set("ended", "", document.model_dump_json())
                 self._handler.set_closed()
             self.leave()
 
-    def tell_preemption(self) -> None:
-        """Let the first machine not count the start that ends with this machine's."""
-        if self._handler is not None and self._lost is None:
+    def report_preemption(self) -> None:
+        """Report a preemption, so that the first machine does not count this start."""
+        if self._handler is not None and self._store_error is None:
             with suppress(RuntimeError):
                 self._store.add("told", 1)
 
     def leave(self) -> None:
-        """Leave for good; the first machine serves the store until the others have left too, for a moment."""
+        """Leave the job; the first machine waits up to `_SHUTDOWN_GRACE_S` for the others to leave."""
         with suppress(RuntimeError):
             self._store.set(f"left/{self._nodes.node_rank}", "")
-            others, deadline = [f"left/{node}" for node in range(1, self._nodes.nodes)], time.monotonic() + _FAREWELL_S
-            while self._counter is not None and not self._store.check(others) and time.monotonic() < deadline:
+            peer_keys, deadline = (
+                [f"left/{node}" for node in range(1, self._nodes.nodes)],
+                time.monotonic() + _SHUTDOWN_GRACE_S,
+            )
+            while self._counter is not None and not self._store.check(peer_keys) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
 
     # --- the store ----------------------------------------------------------------------------------------------------
@@ -256,17 +259,17 @@ class Rendezvous:
         while True:
             self._launcher.stop.check()
             try:
-                # Its errors are in one line; those of a store that cannot connect are not.
+                # Probe first: socket errors are one line, unlike those of the store.
                 socket.create_connection((host, port), timeout=_STORE_TIMEOUT.total_seconds()).close()
                 break
             except OSError as error:
                 if self._launcher.is_finished():
                     raise FirstMachineLost(str(error)) from None
                 if time.monotonic() > deadline:
-                    raise _no_answer(self._launcher, error) from None
+                    raise _no_response(self._launcher, error) from None
             if not announced:
                 announced = True
-                self._launcher.say(f"waiting for the first machine, {host}:{port}, for up to {self._timeout_s:.0f} s")
+                self._launcher.log(f"waiting for the first machine, {host}:{port}, for up to {self._timeout_s:.0f} s")
             time.sleep(_RETRY_S)
         store = _make_store(host, port, is_master=False)
         job = store.get("job").decode()
@@ -280,33 +283,33 @@ class Rendezvous:
 
     def _job(self) -> str:
         assignment = self._launcher.assignment
-        # The name of the job comes first: it is what a person knows.
+        # The job id first, for users.
         name = self._nodes.job_id or "a job without an id"
         return f"{name} (training {assignment.fingerprint}, {assignment.nodes} machines of {assignment.ranks} ranks)"
 
     @contextmanager
     def _shared_output(self) -> Iterator[None]:
-        """On the first machine leave a file in the training folder for the block; on the others look for it."""
+        """Check that the output is shared: the first machine writes a file for the block, the others check for it."""
         folder, store = self._launcher.assignment.folder, self._store
         if self._nodes.is_primary:
             token = f"{TOKEN_PREFIX}{uuid.uuid4().hex}"
-            place = storage.join(folder, token)
+            token_uri = storage.join(folder, token)
             if storage.is_local(folder):
-                for left_over in storage.list_names(folder):
-                    if left_over.startswith(TOKEN_PREFIX):
-                        storage.delete(storage.join(folder, left_over))
-                storage.replace(place, b"")
+                for name in storage.list_names(folder):
+                    if name.startswith(TOKEN_PREFIX):
+                        storage.delete(storage.join(folder, name))
+                storage.replace(token_uri, b"")
             store.set("token", token if storage.is_local(folder) else folder)
             store.set("job", self._job())
             try:
                 yield
             finally:
                 with suppress(OSError, ShardlineError):
-                    storage.delete(place)
+                    storage.delete(token_uri)
             return
         token = store.get("token").decode()
         with self._launcher.stop.interrupting():
-            is_shared = _sees(folder, token)
+            is_shared = _is_shared(folder, token)
         if not is_shared:
             error = ConfigError(
                 f"machine {self._nodes.node_rank} does not share its output with the first machine: what that wrote to "
@@ -315,24 +318,24 @@ class Rendezvous:
                 todo="set run.root, or --output, to such a folder on all machines",
             )
             if store.check(["begun"]):
-                # A mount that is missing on one machine ends no job: the others wait for its next attempt.
+                # A missing mount does not end the job: the others wait for this machine's next attempt.
                 raise TryAgain(str(error))
             raise ToldError(ErrorDocument.of(error))
         yield
 
     # --- one round ----------------------------------------------------------------------------------------------------
 
-    def _answer(self, round_store: Any, end: ErrorDocument | None) -> socket.socket | None:
-        """On the first machine: count the start, and tell all where the ranks' store will be; None: there is none."""
+    def _publish_start(self, round_store: Any, end: ErrorDocument | None) -> socket.socket | None:
+        """On the first machine: count the start and publish the store's address; None if there is no start."""
         assert self._counter is not None
         documents = [self._wait_for(round_store, f"end/{node}") for node in range(self._nodes.nodes)]
         if None in documents:
             return None
         ends = [ErrorDocument.model_validate_json(document) for document in documents if document]
-        told = self._store.add("told", 0)
-        if told > self._told and not (end is not None and has_stopped(end)):
+        preemptions = self._store.add("told", 0)
+        if preemptions > self._preemptions and not (end is not None and has_stopped(end)):
             self._counter.told_to_stop()
-        self._told = told
+        self._preemptions = preemptions
         refusal = self._counter.begin(max(ends, key=weight_of, default=None))
         if refusal is not None:
             self._store.compare_set("ended", "", refusal.model_dump_json())
@@ -345,10 +348,10 @@ class Rendezvous:
         return listener
 
     def _ending(self) -> ShardlineError:
-        """Return why the job is over."""
+        """Return the error that ended the job."""
         if self._store.check(["ended"]):
             return ToldError(ErrorDocument.model_validate_json(self._store.get("ended")))
-        return TryAgain("another machine has ended the job and did not say why")
+        return TryAgain("another machine ended the job without recording an error")
 
     def _missing(self) -> str:
         with suppress(RuntimeError):
@@ -357,10 +360,10 @@ class Rendezvous:
         return ""
 
     def _watch(self) -> None:
-        """Show that this machine is alive, and see whether others are; the thread ends with the connection."""
+        """Send heartbeats and check those of others; the thread ends with the connection."""
         assert self._handler is not None
-        beats: dict[int, tuple[int, float]] = {}
-        while not self._left.wait(_BEAT_S):
+        heartbeats: dict[int, tuple[int, float]] = {}
+        while not self._closed.wait(_HEARTBEAT_S):
             try:
                 self._store.add(f"alive/{self._nodes.node_rank}", 1)
                 if self._handler_lock.acquire(blocking=False):
@@ -369,42 +372,42 @@ class Rendezvous:
                     finally:
                         self._handler_lock.release()
                 if self._counter is not None:
-                    self._find_silent(beats)
+                    self._detect_lost_machines(heartbeats)
             except (RuntimeError, RendezvousConnectionError) as error:
-                self._lost = FirstMachineLost(str(error.__cause__ or error).splitlines()[0])
+                self._store_error = FirstMachineLost(str(error.__cause__ or error).splitlines()[0])
                 return
-            self._last_answer = time.monotonic()
+            self._last_response = time.monotonic()
 
-    def _find_silent(self, beats: dict[int, tuple[int, float]]) -> None:
+    def _detect_lost_machines(self, heartbeats: dict[int, tuple[int, float]]) -> None:
         now = time.monotonic()
         for node in range(1, self._nodes.nodes):
-            beat = self._store.add(f"alive/{node}", 0)
-            if beat != beats.get(node, (0, 0.0))[0]:
-                beats[node] = (beat, now)
-            elif beat and now - beats[node][1] > LOST_S:
-                self._launcher.say(f"machine {node} is gone: nothing was heard of it for {LOST_S:.0f} s")
+            count = self._store.add(f"alive/{node}", 0)
+            if count != heartbeats.get(node, (0, 0.0))[0]:
+                heartbeats[node] = (count, now)
+            elif count and now - heartbeats[node][1] > LOST_S:
+                self._launcher.log(f"machine {node} is gone: no heartbeat for {LOST_S:.0f} s")
                 self._peer_left = True
-                # Said once; it counts as new when it is back.
-                beats[node] = (beat, float("inf"))
+                # Logged once; the next heartbeat resets it.
+                heartbeats[node] = (count, float("inf"))
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:
-        """Raise FirstMachineLost for errors of the store."""
+        """Raise errors of the store as FirstMachineLost."""
         try:
             yield
         except (dist.DistError, RendezvousConnectionError) as error:
             raise FirstMachineLost(str(error.__cause__ or error).splitlines()[0]) from None
 
     def _local_address(self) -> str:
-        """Return the address by which this machine reaches the others."""
+        """Return the address of this machine on the route to the first one."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-            # Of a datagram socket this sends nothing; it chooses the way.
+            # Connecting a UDP socket sends nothing; it only selects the route.
             probe.connect((self._nodes.host, self._nodes.port))
             return str(probe.getsockname()[0])
         return "localhost"
 
 
-def _no_answer(launcher: Launcher, error: Exception) -> TryAgain:
+def _no_response(launcher: Launcher, error: Exception) -> TryAgain:
     nodes, limit_s = launcher.nodes, launcher.resources.setup_timeout_s
     return TryAgain(
         f"the first machine ({nodes.host}:{nodes.port}) did not answer within {limit_s:.0f} s "
@@ -424,12 +427,12 @@ def _listen() -> socket.socket:
     return socket.create_server(("", 0))
 
 
-def _sees(folder: str, token: str) -> bool:
+def _is_shared(folder: str, token: str) -> bool:
     if not token.startswith(TOKEN_PREFIX) or not storage.is_local(folder):
         return token == folder
     deadline = time.monotonic() + OUTPUT_TIMEOUT_S
     while time.monotonic() < deadline:
-        # A mounted folder may show it late, or not answer for a while.
+        # A mounted folder may lag or fail temporarily.
         with suppress(OSError):
             if storage.exists(storage.join(folder, token)):
                 return True

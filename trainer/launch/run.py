@@ -1,4 +1,4 @@
-"""The ranks of this machine to the end of training: alone, or together with those of others."""
+"""Run the ranks of this machine to the end of training, on a single machine or several."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LOG_LEVEL_VARIABLE = "TORCH_CPP_LOG_LEVEL"
 
 
 def run_ranks(launcher: Launcher) -> None:
-    """Run the ranks of this machine, with those of the others, to the end of training.
+    """Run the ranks of this machine to the end of training.
 
     Raises:
-        ToldError: What ended the job; a user error, and starts without progress, also end its later attempts.
-        Preempted: This machine was told to stop.
-        TryAgain: Another machine did not come, or did not come back.
+        ToldError: The error that ended the job; user errors and crash loops also end later attempts.
+        Preempted: This machine received a stop signal.
+        TryAgain: Another machine did not join, or did not return.
     """
     with launcher.stop.receiving():
         try:
@@ -31,7 +31,7 @@ def run_ranks(launcher: Launcher) -> None:
 
                 run_together(launcher)
         except ToldError as error:
-            # A later attempt of the same job may have superseded this one: the job goes on.
+            # Superseded by a later attempt of the same job: the job continues.
             is_final = error.document.exit_code == EXIT_USER_ERROR and error.document.kind != Superseded.__name__
             if is_final or error.document.kind == CRASH_LOOP:
                 launcher.record.end(error.document)
@@ -39,7 +39,7 @@ def run_ranks(launcher: Launcher) -> None:
 
 
 def _import_torch() -> None:
-    """Import torch, which one machine's launcher does not need; it prints no C++ stacks for lost connections."""
+    """Import torch with C++ logs that omit stacks of lost connections."""
     level = os.environ.get(_LOG_LEVEL_VARIABLE)
     os.environ[_LOG_LEVEL_VARIABLE] = level or "ERROR"
     import torch  # noqa: F401
@@ -56,10 +56,10 @@ def _run_alone(launcher: Launcher) -> None:
         if (refusal := counter.begin(end)) is not None:
             raise ToldError(refusal)
         listener = socket.create_server((LOOPBACK, 0))
-        # By this address its own name need not resolve.
+        # The host name need not resolve.
         address = StoreAddress(LOOPBACK, listener.getsockname()[1], listener)
         end = launcher.run_start(launcher.assignment.attempt, address)
         if end is None:
             return
         raise_final(end, counter)
-        launcher.say(f"the ranks start again: {end.message}")
+        launcher.log(f"the ranks start again: {end.message}")

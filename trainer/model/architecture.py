@@ -1,7 +1,6 @@
-"""Networks that section `model` names: an architecture of transformers, or `module:callable`.
+"""Networks of section `model`: an architecture of transformers, or a user function (`module:callable`).
 
-Tasks say which architectures they take and what their inputs are; nothing here knows a task. Weights are random, from
-torch's generator: nothing is downloaded.
+Weights are random, drawn from torch's generator; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from trainer.weights.source import MODEL_TYPE
 
 
 def is_own(section: ModelSection) -> bool:
-    """Whether the network is made by a function of the user's."""
+    """Whether a user function builds the network."""
     return ":" in section.architecture
 
 
@@ -36,11 +35,11 @@ def build_from_transformers(
 ) -> nn.Module:
     """Build a network of transformers by `kind`, an auto class, which has the architectures `known`.
 
-    `choose` returns settings that come on top of the arguments, given the architecture's defaults and the arguments;
-    `shown`, some architectures, and their `head` are for messages.
+    `choose` maps the architecture's defaults and the arguments to settings that override the arguments. `shown`
+    (example architectures) and `head` are for messages.
 
     Raises:
-        ModelError: The architecture is unknown, or has no such arguments. The library raises others for their values.
+        ModelError: The architecture or an argument is unknown. transformers raises other errors for bad values.
     """
     from transformers import AutoConfig
 
@@ -63,14 +62,14 @@ def build_from_transformers(
     return network
 
 
-def build_from_callable(section: ModelSection, *, allowed: str, **given: object) -> nn.Module:
-    """Build a network by the function that model.architecture names, with `given` besides model.arguments.
+def build_from_callable(section: ModelSection, *, allowed: str, **extra_arguments: object) -> nn.Module:
+    """Build a network by the function that model.architecture names, passing `extra_arguments` and model.arguments.
 
     Raises:
-        ModelError: It cannot be imported, or returns something else; it may itself raise anything.
+        ModelError: It cannot be imported, or does not return a module. The function may raise anything.
     """
     builder = load_callable("model.architecture", section.architecture, ModelError)
-    model = builder(**given, **section.arguments)
+    model = builder(**extra_arguments, **section.arguments)
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"{section.architecture} returned a {type(model).__name__}",
@@ -81,22 +80,22 @@ def build_from_callable(section: ModelSection, *, allowed: str, **given: object)
 
 
 def takes_by_name(model: nn.Module, name: str) -> bool:
-    """Whether a module is one of transformers' networks whose forward has a parameter of this name."""
+    """Whether a module is a transformers network whose forward has a parameter of this name."""
     return is_of_transformers(model) and name in inspect.signature(type(model).forward).parameters
 
 
 def _check_arguments(section: ModelSection, defaults: Any) -> None:
-    """Refuse names that the configuration does not have: transformers would take them without a word."""
-    known = sorted(name for name in defaults.to_dict() if not name.startswith("_"))
+    """Raise ModelError for unknown arguments: transformers would accept them silently."""
+    fields = sorted(name for name in defaults.to_dict() if not name.startswith("_"))
     for name in section.arguments:
-        if name not in known:
+        if name not in fields:
             raise ModelError(
                 f"model.arguments.{name} is no field of {section.architecture}'s configuration",
-                allowed=", ".join(known),
-                todo=_did_you_mean(name, known) or "remove it",
+                allowed=", ".join(fields),
+                todo=_did_you_mean(name, fields) or "remove it",
             )
 
 
-def _did_you_mean(name: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1)
+def _did_you_mean(name: str, candidates: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(candidates), n=1)
     return f"did you mean {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""The network of a task: built, run once on the task's example batch, and a hash of its parameters."""
+"""Build the network of a task, run it on the example batch, and hash its parameters."""
 
 from __future__ import annotations
 
@@ -25,31 +25,30 @@ from trainer.model.trial import buffers_restored, first_algorithms, random_state
 from trainer.tasks.loading import describe_failure, network_name
 from trainer.tasks.task import Outputs, Task
 
-# Errors of the machine, and those that say already what to do.
+# Errors that are not caused by the network.
 _NOT_OF_NETWORK = (UserError, MemoryError, torch.OutOfMemoryError)
 
 
 def build_model(task: Task, config: RunConfig, place: Callable[[nn.Module], torch.device] | None = None) -> nn.Module:
     """Build the network of a task with random weights from torch's current seed, and run it once on its example batch.
 
-    `place` returns the device that it is moved to, and run on. The weights of lazy modules are made before, so that the
-    seed decides them.
+    `place` returns the device to move it to. Lazy modules are initialised before, so their weights follow the seed.
 
     Raises:
-        ModelError: It cannot be built, or example or outputs are not those of the task's signature.
+        ModelError: It cannot be built, or the example or the outputs do not match the task's signature.
     """
     name, inputs, names = network_name(config, arguments=True), example_inputs(task, 2), tuple(task.signature.inputs)
     check_example(inputs, task.signature, any_float=True)
     model = construct_model(task, config)
     if any(is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
-        # A forward pass on the device of the other tensors makes those of lazy modules.
+        # A forward pass initialises lazy modules.
         try_out(model, inputs, name=name, input_names=names)
     if place is not None:
         model = model.to(place(model))
     outputs = try_out(model, inputs, name=name, input_names=names)
-    if misfit := find_other_outputs(outputs, task.signature, {BATCH: 2}):
+    if mismatch := find_output_mismatch(outputs, task.signature, {BATCH: 2}):
         raise ModelError(
-            f"{name} for a batch of two samples: {misfit}",
+            f"{name} for a batch of two samples: {mismatch}",
             allowed="outputs as in the task's signature",
             todo="correct build_model or signature of the task"
             if config.task.is_own
@@ -68,7 +67,7 @@ def construct_model(task: Task, config: RunConfig) -> nn.Module:
         model = task.build_model()
     except _NOT_OF_NETWORK:
         raise
-    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+    except Exception as error:  # user code may raise anything
         raise ModelError(
             f"{network_name(config, arguments=True)} cannot be built: {type(error).__name__}: {error}",
             allowed="a network that can be built of its arguments",
@@ -84,7 +83,7 @@ def construct_model(task: Task, config: RunConfig) -> nn.Module:
 
 
 def example_inputs(task: Task, size: int, device: torch.device | None = None) -> Inputs:
-    """Return the network's inputs out of the task's example batch of `size` samples.
+    """Return the network's inputs from the task's example batch of `size` samples.
 
     Raises:
         ConfigError: `example` fails, or lacks an input of the signature.
@@ -95,7 +94,7 @@ def example_inputs(task: Task, size: int, device: torch.device | None = None) ->
         return tuple(batch[name].to(device or batch[name].device) for name in names)
     except _NOT_OF_NETWORK:
         raise
-    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+    except Exception as error:  # user code may raise anything
         raise ConfigError(
             f"example of the task failed: {describe_failure(error)}",
             allowed=f"a dictionary with a tensor for each input of the signature: {', '.join(names)}",
@@ -104,7 +103,7 @@ def example_inputs(task: Task, size: int, device: torch.device | None = None) ->
 
 
 def try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequence[str] = ()) -> Outputs:
-    """Run a network in evaluation mode; buffers and torch's random state are as before afterwards.
+    """Run a network in evaluation mode; buffers and torch's random state are restored.
 
     Raises:
         ModelError: It fails.
@@ -117,12 +116,12 @@ def try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequenc
             outputs = model(*(tensor.to(device) for tensor in inputs))
     except _NOT_OF_NETWORK:
         raise
-    except Exception as error:  # the user's code: whatever it raises is theirs to mend
-        given = [describe(tensor) for tensor in inputs]
+    except Exception as error:  # user code may raise anything
+        shapes = [describe(tensor) for tensor in inputs]
         if input_names:
-            given = [f"{name} {shape}" for name, shape in zip(input_names, given, strict=True)]
+            shapes = [f"{name} {shape}" for name, shape in zip(input_names, shapes, strict=True)]
         raise ModelError(
-            f"{name} cannot take {', '.join(given)}: {error}",
+            f"{name} cannot take {', '.join(shapes)}: {error}",
             allowed="a network that takes what the task's example gives",
             todo="correct model.arguments or data.image_size, choose another model.architecture, or correct the task",
         ) from error
@@ -130,8 +129,8 @@ def try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequenc
     return outputs
 
 
-def find_other_outputs(outputs: Outputs, signature: Signature, sizes: Mapping[str, int]) -> str:
-    """Return how outputs differ from the signature, given the sizes of the inputs; empty: they do not."""
+def find_output_mismatch(outputs: Outputs, signature: Signature, sizes: Mapping[str, int]) -> str:
+    """Return how outputs differ from the signature for inputs of `sizes`; empty if they match."""
     try:
         named = name_outputs(outputs, signature)
     except ModelError as error:
@@ -142,52 +141,52 @@ def find_other_outputs(outputs: Outputs, signature: Signature, sizes: Mapping[st
 def check_sizes(
     model: nn.Module, inputs: Inputs, signature: Signature, *, name: str, largest_only: bool = False
 ) -> None:
-    """Run a network at the ends of the ranges of its dimensions: one sample at opt, two at min, two at max.
+    """Run a network at the limits of its dynamic dimensions: one sample at opt, two at min, two at max.
 
-    Neither torch.export nor an engine builder refuses a range that the network cannot take: a network of 128 positions
-    is exported and built with lengths up to 4096, and fails when it is asked.
+    torch.export and TensorRT accept ranges that the network does not support: a network of 128 positions exports with
+    lengths up to 4096 and fails at inference.
 
-    With `largest_only` only one sample, with all dimensions at max. Inputs are those of the task's example batch.
+    With `largest_only`, run one sample at max only. Inputs are resized from the task's example batch.
 
     Raises:
-        ModelError: It fails at a size, or returns outputs of another size than the signature says.
+        ModelError: It fails at a size, or its outputs do not match the signature.
     """
     dimensions = signature.dimensions
     ends = [(1, "opt"), *([(2, "min"), (2, "max")] if dimensions else [])]
     for batch, end in [(1, "max")] if largest_only else ends:
         sizes = {dimension: int(getattr(dimensions[dimension], end)) for dimension in dimensions}
-        given = resize_inputs(inputs, signature, {BATCH: batch, **sizes})
+        resized = resize_inputs(inputs, signature, {BATCH: batch, **sizes})
         try:
-            outputs = try_out(model, given, name=name, input_names=tuple(signature.inputs))
-            fault = find_other_outputs(outputs, signature, {BATCH: batch, **sizes})
+            outputs = try_out(model, resized, name=name, input_names=tuple(signature.inputs))
+            fault = find_output_mismatch(outputs, signature, {BATCH: batch, **sizes})
         except ModelError as error:
             fault = str(error.__cause__ or error.given).strip().partition("\n")[0]
         if fault:
-            where, todo = "a batch of 1", "correct the network"
+            size_description, todo = "a batch of 1", "correct the network"
             if end != "opt":
-                where = " and ".join(f"{dimension} {size}" for dimension, size in sizes.items())
-                where += f" ({end} of its range in the signature)"
+                size_description = " and ".join(f"{dimension} {size}" for dimension, size in sizes.items())
+                size_description += f" ({end} of its range in the signature)"
                 todo += f", or set {end} of {', '.join(sizes)} in the task's signature to what it takes"
             raise ModelError(
-                f"{name} fails at {where}: {fault}",
+                f"{name} fails at {size_description}: {fault}",
                 allowed="a network that takes every size that its signature allows",
                 todo=todo,
             )
 
 
 def parameters_sha256(state: Mapping[str, torch.Tensor]) -> str:
-    """Return the hash over names, types, shapes and bytes of a state dict, in the order of the names."""
+    """Return the SHA-256 of a state dict: names, dtypes, shapes and bytes, sorted by name."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        # A view as bytes works for every dtype; numpy knows no bfloat16.
+        # Viewed as bytes, since numpy has no bfloat16.
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def is_of_transformers(module: nn.Module) -> bool:
-    """Whether a module is one of transformers' networks, which saves and loads folders by itself."""
+    """Whether a module is a transformers PreTrainedModel."""
     if "transformers" not in sys.modules:
         return False
     from transformers import PreTrainedModel

@@ -15,7 +15,7 @@ from trainer.parallel.spread import copy_tensor, local_tensor
 class MovingAverage:
     """The average of a model's trainable parameters; buffers and frozen parameters are the model's own.
 
-    It begins at the initial parameters. The decay of step t (from 0) is min(decay, (1 + t) / (10 + t)), as in
+    It starts at the initial parameters. The decay of step t (from 0) is min(decay, (1 + t) / (10 + t)), as in
     TensorFlow's ExponentialMovingAverage with num_updates: the first parameters are soon forgotten, and a resume needs
     no counter.
     """
@@ -26,16 +26,16 @@ class MovingAverage:
         self._average = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     @torch.no_grad()
-    def update(self, step: int, left_out: torch.Tensor) -> None:
-        """Take in the parameters after optimizer step `step` (from 0), unless `left_out`, [] float32, is 1."""
-        weight = (1 - min(self._decay, (1 + step) / (10 + step))) * (1 - left_out)
+    def update(self, step: int, skipped: torch.Tensor) -> None:
+        """Update the average after optimizer step `step` (from 0), unless `skipped`, [] float32, is 1."""
+        weight = (1 - min(self._decay, (1 + step) / (10 + step))) * (1 - skipped)
         for name, average in self._average.items():
-            # One by one, and in place: the difference of all parameters at once might not fit.
+            # One by one and in place, to save memory.
             local_tensor(average).lerp_(local_tensor(self._parameters[name]), weight.to(average))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Give the model the average inside the block, and its parameters back afterwards, bit for bit."""
+        """Swap the average into the model inside the block, and the exact parameters back afterwards."""
         self._swap()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Frozen parameters: chosen by glob patterns of their names, and normalisation layers that keep their statistics.
+"""Frozen parameters, chosen by glob patterns, and normalisation layers with frozen statistics.
 
 Names are those of `named_parameters` and `named_buffers`; `*` matches dots too (fnmatch.fnmatchcase).
 """
@@ -30,7 +30,7 @@ class Frozen:
 
 
 def find_frozen(model: nn.Module, patterns: Sequence[str]) -> Frozen:
-    """Return what glob patterns of names freeze.
+    """Return the parameters and normalisation layers that match glob patterns.
 
     A normalisation layer with running statistics (BatchNorm, InstanceNorm) keeps them when all its own parameters are
     named, or its running mean and variance are.
@@ -51,16 +51,17 @@ def find_frozen(model: nn.Module, patterns: Sequence[str]) -> Frozen:
         if not any(fnmatchcase(name, pattern) for name in [*parameters, *statistics]):
             raise no_match("model.freeze", pattern, parameters)
     named = {name for name in [*parameters, *statistics] if any(fnmatchcase(name, pattern) for pattern in patterns)}
-    kept = []
+    frozen_norms = []
     for norm, module in norms.items():
-        own = {_join(norm, name) for name, _ in module.named_parameters(recurse=False)}
-        if (own and own <= named) or {_join(norm, "running_mean"), _join(norm, "running_var")} <= named:
-            kept.append(norm)
-    return Frozen(frozenset(named - statistics), tuple(kept))
+        norm_parameters = {_join(norm, name) for name, _ in module.named_parameters(recurse=False)}
+        norm_statistics = {_join(norm, "running_mean"), _join(norm, "running_var")}
+        if (norm_parameters and norm_parameters <= named) or norm_statistics <= named:
+            frozen_norms.append(norm)
+    return Frozen(frozenset(named - statistics), tuple(frozen_norms))
 
 
 def freeze(model: nn.Module, frozen: Frozen) -> None:
-    """Let parameters ask for no gradient, and normalisation layers keep their statistics."""
+    """Set requires_grad=False on frozen parameters, and freeze the statistics of normalisation layers."""
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name in frozen.parameters:
             parameter.requires_grad_(False)
@@ -68,9 +69,9 @@ def freeze(model: nn.Module, frozen: Frozen) -> None:
 
 
 def keep_statistics(model: nn.Module, norms: Iterable[str]) -> None:
-    """Keep modules in evaluation mode, whoever calls `train` of a module around them; of copies of them too.
+    """Keep modules, and copies of them, in evaluation mode even if `train` is called on a parent.
 
-    To be called again where modules were replaced, as convert_sync_batchnorm does.
+    Call it again after modules were replaced, e.g. by convert_sync_batchnorm.
     """
     for name in norms:
         module = model.get_submodule(name)
@@ -80,20 +81,20 @@ def keep_statistics(model: nn.Module, norms: Iterable[str]) -> None:
 
 
 def no_match(field: str, pattern: str, names: Sequence[str]) -> ConfigError:
-    """Return the error about a pattern that matches no name; it gives close names, or the first ones."""
+    """Return the error for a pattern without a match; it lists close names, or the first ones."""
     close = difflib.get_close_matches(pattern.strip("*"), names, n=_MOST_NAMES, cutoff=0.5)
-    shown = close or [*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])]
+    examples = close or [*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])]
     anywhere = f"*{pattern}*"
     hint = "" if "*" in pattern else f" ({anywhere!r} matches it anywhere in a name)"
     return ConfigError(
         f"{field}: the pattern {pattern!r} matches no parameter of the network",
-        allowed=f"glob patterns of names, {'such as these close ones' if close else 'which are'}: {', '.join(shown)}",
+        allowed=f"glob patterns of names, {'such as' if close else 'which are'}: {', '.join(examples)}",
         todo=f"correct the pattern{hint}, or leave it out",
     )
 
 
 def require_some_learns(learns: Sequence[str], patterns: Sequence[str]) -> None:
-    """Raise a ConfigError where the names of the parameters that ask for a gradient are none."""
+    """Raise a ConfigError if all parameters are frozen."""
     if not learns:
         raise ConfigError(
             f"model.freeze {list(patterns)} freezes all parameters of the network",

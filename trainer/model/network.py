@@ -1,4 +1,4 @@
-"""The network as it trains, before it is spread over ranks: built from the seed, tried out, and ready to be wrapped."""
+"""Build the network for training: seeded weights, unused parameters frozen, ready for DDP or FSDP."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ from trainer.tasks.on_device import checked_loss
 from trainer.tasks.task import Batch, Mode, Task
 from trainer.weights.start import StartWeights, start_from
 
-# Bytes on a GPU that the passes on two samples take, in multiples of the network's own: itself, its gradients, and as
-# much for activations.
+# GPU memory of the trial passes, in multiples of the network's size: weights, gradients and activations.
 _TRIAL_COPIES = 3
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network that nothing has wrapped yet."""
+    """A network before it is wrapped."""
 
     module: nn.Module
-    """With ddp on the device of the rank, with fsdp on the CPU. With weights to start from, the values that count are
-    those of the first rank: it sends them to the others when the network is spread."""
+    """With ddp on the rank's device, with fsdp on the CPU. Only rank 0 has the initial weights of model.weights; it
+    broadcasts them when the network is wrapped."""
     initial: InitialWeights | None
-    """Report on the weights to start from; None: random ones."""
+    """Report on the weights of model.weights; None: random weights."""
     frozen: Frozen
-    """Named by model.freeze."""
+    """Parameters and layers frozen by model.freeze."""
     leaves_out: bool
-    """A pass may leave out parameters at random, so that they get no gradient."""
+    """Whether a pass may leave parameters without a gradient at random (layer drop)."""
 
 
 def make_network(
@@ -60,12 +59,12 @@ def make_network(
 ) -> Network:
     """Return the network with the weights of run.seed, or those of `start`; all ranks must call this.
 
-    Parameters that the loss does not depend on in training are frozen, since DDP would wait for their gradients.
+    Parameters that do not affect the training loss are frozen, since DDP would wait for their gradients.
 
     Raises:
-        ModelError: It cannot be built, trained or saved, or the weights do not fit it.
+        ModelError: It cannot be built, trained or saved, or the weights do not match it.
         DataError: The weights have changed.
-        ConfigError: It cannot be trained with parallel.strategy=fsdp, or as model.freeze says.
+        ConfigError: It cannot be trained with parallel.strategy=fsdp or with model.freeze.
     """
     is_sharded = config.parallel.strategy == "fsdp"
     torch.manual_seed(config.run.seed)
@@ -82,8 +81,8 @@ def make_network(
         learns = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         require_some_learns(learns, config.model.freeze)
         elements = sum(module.get_parameter(name).numel() for name in frozen.parameters)
-        kept = f", {len(frozen.norms)} normalisation layers keep their statistics" if frozen.norms else ""
-        log(f"model.freeze: {len(frozen.parameters)} parameters are frozen, {elements} elements{kept}")
+        norms_note = f", {len(frozen.norms)} normalisation layers keep their statistics" if frozen.norms else ""
+        log(f"model.freeze: {len(frozen.parameters)} parameters are frozen, {elements} elements{norms_note}")
     initial = None if start is None else _take_weights(module, task, rank, start)
     if initial is not None:
         if random_ones := sorted(frozen.parameters.intersection([*initial.missing, *initial.other_shape])):
@@ -94,7 +93,7 @@ def make_network(
         log("warning: train.activation_checkpointing found no repeated blocks: the whole network is one, saving little")
     elif blocks:
         log(f"activation checkpointing, whole: {len(blocks)} blocks")
-    # As steps run it, whatever mode it was built in: the first passes decide what steps communicate.
+    # Training mode, as in steps: the first passes decide the DDP buckets.
     module.train()
     return Network(module, initial, frozen, leaves_out)
 
@@ -102,17 +101,17 @@ def make_network(
 def check_slots_of_one(
     model: nn.Module, inputs: Inputs, config: RunConfig, samples: int, slot_size: int, log: Callable[[str], None]
 ) -> None:
-    """Refuse slots of one sample where a model cannot train on them (BatchNorm); warn where they are only noisy.
+    """Check slots of a single sample, on which BatchNorm fails or has noisy statistics (a warning).
 
-    `inputs` are those of one sample, `samples` those of an epoch.
+    `inputs` are of one sample; `samples` is the number per epoch.
 
     Raises:
-        ConfigError: There are such slots and the model cannot.
+        ConfigError: A slot has one sample and the model cannot train on it.
     """
     batch = config.train.global_batch_size
     if 1 not in slot_sizes(samples, global_batch_size=batch, slot_size=slot_size):
         return
-    given = (
+    problem = (
         f"{samples} training samples in batches of {batch} (train.global_batch_size) and slots of {slot_size} "
         "(parallel.slot_size) leave a slot of one sample"
     )
@@ -125,15 +124,15 @@ def check_slots_of_one(
             model(*inputs)
     except ValueError as error:
         raise ConfigError(
-            f"{given}, on which {network_name(config)} cannot train: {error}",
+            f"{problem}, on which {network_name(config)} cannot train: {error}",
             allowed="slots of two samples or more for this model",
             todo=todo,
         ) from error
-    log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
+    log(f"warning: {problem}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
 
 def _trial_device(module: nn.Module, *, device: torch.device, may_be_large: bool) -> torch.device:
-    """Return the device of the rank, where kernels are that the CPU may lack; the CPU for what is too large for it."""
+    """Return the rank's device, or the CPU if the network may not fit on it."""
     if device.type != "cuda" or not may_be_large:
         return device
     size = sum(tensor.numel() * tensor.itemsize for tensor in [*module.parameters(), *module.buffers()])
@@ -144,10 +143,10 @@ def _trial_device(module: nn.Module, *, device: torch.device, may_be_large: bool
 def _freeze_unused(
     module: nn.Module, config: RunConfig, task: Task, numerics: Numerics, log: Callable[[str], None]
 ) -> bool:
-    """Freeze parameters without a gradient in training; return whether passes leave out parameters at random.
+    """Freeze parameters without a gradient in training; return whether passes skip parameters at random.
 
-    It takes a forward and a backward pass on the example batch; where parameters have no gradient, a second one in
-    evaluation mode tells them from those of layers that training leaves out at random. Values and buffers stay.
+    Runs a forward and a backward pass on the example batch. If parameters have no gradient, a second run in evaluation
+    mode distinguishes unused ones from those of randomly dropped layers. Values and buffers do not change.
     """
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     batch: Batch = map_tensors(task.example(2), lambda tensor: tensor.to(device))
@@ -172,44 +171,44 @@ def _freeze_unused(
         return named
 
     was_training, python_state = module.training, random.getstate()
-    # Ranks must find the same.
+    # All ranks must get the same result.
     random.seed(config.run.seed)
     before = _random_states(device)
     with buffers_restored(module), first_algorithms():
         unused = without_gradient(training=True)
         draws = _random_states(device) != before
-        never = without_gradient(training=False) & unused if unused else set()
+        independent = without_gradient(training=False) & unused if unused else set()
     random.setstate(python_state)
     module.train(was_training)
-    at_random = (unused - never if draws else set()) - find_frozen(module, config.model.freeze).parameters
-    if at_random and config.parallel.strategy == "fsdp":
+    dropped = (unused - independent if draws else set()) - find_frozen(module, config.model.freeze).parameters
+    if dropped and config.parallel.strategy == "fsdp":
         raise ConfigError(
             f"in training {network_name(config)} leaves out parameters at random "
-            f"({first_names(sorted(at_random), 3)}), and ranks gather each block together, so none can leave one out",
+            f"({first_names(sorted(dropped), 3)}), and ranks gather each block together, so none can leave one out",
             allowed="with parallel.strategy=fsdp networks whose parameters all get a gradient in each pass",
             todo="set parallel.strategy=ddp",
         )
     in_order = [name for name, _ in module.named_parameters()]
-    in_evaluation = set() if draws else unused - never
-    for names, why in (
-        (never, "since the loss does not depend on them"),
-        (in_evaluation, "since the loss depends on them in evaluation alone"),
+    evaluation_only = set() if draws else unused - independent
+    for names, reason in (
+        (independent, "since the loss does not depend on them"),
+        (evaluation_only, "since the loss depends on them in evaluation alone"),
     ):
         if names:
-            log(f"frozen, {why}: {', '.join(name for name in in_order if name in names)}")
-    for name in never | in_evaluation:
+            log(f"frozen, {reason}: {', '.join(name for name in in_order if name in names)}")
+    for name in independent | evaluation_only:
         module.get_parameter(name).requires_grad_(False)
-    return bool(at_random)
+    return bool(dropped)
 
 
 def _random_states(device: torch.device) -> tuple[object, ...]:
-    """Return the states of the generators that a network may decide by; they differ once a number was drawn."""
+    """Return the states of the random generators; they change when a number is drawn."""
     on_device = torch.cuda.get_rng_state(device).tolist() if device.type == "cuda" else []
     return random.getstate(), torch.get_rng_state().tolist(), on_device
 
 
 def _take_weights(module: nn.Module, task: Task, rank: Rank, start: StartWeights) -> InitialWeights:
-    """Give the first rank's network the weights to start from; return the report on all ranks, or raise on all."""
+    """Load model.weights into rank 0's network; return the report, or raise its error, on all ranks."""
 
     def take(alive: Callable[[], None]) -> InitialWeights | UserError:
         try:
@@ -217,7 +216,7 @@ def _take_weights(module: nn.Module, task: Task, rank: Rank, start: StartWeights
         except UserError as error:
             return error
 
-    taken = on_first_rank(rank.rank, rank.ranks, take, start.alive)
-    if isinstance(taken, UserError):
-        raise taken
-    return taken
+    result = on_first_rank(rank.rank, rank.ranks, take, start.alive)
+    if isinstance(result, UserError):
+        raise result
+    return result

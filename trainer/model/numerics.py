@@ -1,8 +1,8 @@
-"""Numerics of a step: autocast, TF32, memory layout, compilation, loss scale of fp16, gradients that are not finite.
+"""Numerics of a step: autocast, TF32, memory layout, compilation, fp16 loss scale, non-finite gradients.
 
-Parameters, gradients and optimizer are float32 whatever is set here. Forward and backward passes of training run in the
-lower precision; evaluation in bf16 too, and in float32 where training is in fp16, whose range activations may leave.
-With fsdp parameters are gathered in the lower precision (docs/parallel.md).
+Parameters, gradients and optimizer state are always float32. Forward and backward passes of training run in the lower
+precision. Evaluation runs in bf16 if training does, and in float32 if training runs in fp16, where activations may
+overflow. With fsdp, parameters are gathered in the lower precision (docs/parallel.md).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from contracts.config import TrainSection
 from contracts.errors import DataError
 from trainer.launch.choices import DeviceKind, default_channels_last, default_precision, find_slow_precision
 
-# Asks for deterministic algorithms on a GPU: 1.
+# Set to 1 for deterministic algorithms on a GPU.
 DETERMINISTIC_VARIABLE = "SHARDLINE_DETERMINISTIC"
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
-# Steps left out in a row after which nothing is learnt any more. A loss scale comes down from its start to 1 in 16.
+# Consecutive skipped steps after which training fails. The initial loss scale needs 16 to decrease to 1.
 MOST_SKIPS_IN_A_ROW = 100
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -39,7 +39,7 @@ class Numerics:
 
     @classmethod
     def of(cls, train: TrainSection) -> Numerics:
-        """Return the numerics of a configuration; what is `auto` depends on this machine's GPUs alone."""
+        """Return the numerics of a configuration; `auto` depends on this machine's GPUs only."""
         return cls(
             default_precision() if train.precision == "auto" else train.precision,
             default_channels_last() if train.channels_last == "auto" else train.channels_last,
@@ -48,11 +48,11 @@ class Numerics:
         )
 
     def document(self) -> dict[str, str]:
-        """Return the values as the manifest of a checkpoint has them."""
+        """Return the values as recorded in a checkpoint manifest."""
         return {name: str(value).lower() for name, value in asdict(self).items()}
 
     def find_slow(self, device: torch.device) -> str:
-        """Return a warning of a precision that the device computes in slower than in another; empty: it does not."""
+        """Return a warning if another precision is faster on the device; empty otherwise."""
         if device.type == "cuda":
             kind = DeviceKind(torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported(False))
         else:
@@ -60,7 +60,7 @@ class Numerics:
         return find_slow_precision(self.precision, kind)
 
     def apply(self, device: torch.device) -> None:
-        """Set what torch keeps for the whole process."""
+        """Set torch's process-wide flags."""
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.allow_tf32 = True
@@ -69,45 +69,47 @@ class Numerics:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Type that forward and backward passes compute in; None: that of the parameters."""
+        """Autocast dtype of forward and backward passes; None: no autocast."""
         return _DTYPES.get(self.precision)
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return the context in which forward passes of training run."""
+        """Return the autocast context of forward passes in training."""
         return nullcontext() if self.dtype is None else torch.autocast(device.type, dtype=self.dtype)
 
     def evaluation_autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return the context in which forward passes of an evaluation run."""
+        """Return the autocast context of forward passes in evaluation."""
         return nullcontext() if self.precision == "fp16" else self.autocast(device)
 
     def lay_out(self, model: nn.Module) -> nn.Module:
-        """Return the model with its weights in the memory layout that is asked for; of volumes there is one alone."""
+        """Return the model in the configured memory layout; networks with 3D convolutions are unchanged."""
         if not self.channels_last or any(weight.ndim > 4 for weight in model.parameters()):
             return model
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
     def lay_out_input(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return an input of the network in that layout, where it has one: images [B, C, H, W]."""
+        """Return an input in the configured memory layout; only images [B, C, H, W] change."""
         if not self.channels_last or tensor.ndim != 4 or not tensor.is_floating_point():
             return tensor
         return tensor.contiguous(memory_format=torch.channels_last)
 
     @property
     def memory_format(self) -> torch.memory_format:
-        """The memory layout of images, from where they are normalised on."""
+        """Memory layout of normalised images."""
         return torch.channels_last if self.channels_last else torch.contiguous_format
 
 
 def decide_numerics(train: TrainSection, recorded: dict[str, str], log: Callable[[str], None]) -> Numerics:
-    """Return the numerics of a training: those that its first checkpoint recorded, else the configuration's."""
+    """Return the numerics recorded in the checkpoint, else those of the configuration."""
     numerics = Numerics.of(train)
     if automatic := [
         f"{name} {getattr(numerics, name)}" for name in ("precision", "channels_last") if getattr(train, name) == "auto"
     ]:
         log(f"{', '.join(automatic)}: auto on this machine")
-    asked = numerics.document()
-    values = asked | recorded
-    if different := [f"{name} {values[name]} (not {asked[name]})" for name in asked if values[name] != asked[name]]:
+    configured = numerics.document()
+    values = configured | recorded
+    if different := [
+        f"{name} {values[name]} (not {value})" for name, value in configured.items() if values[name] != value
+    ]:
         log(f"as recorded in the checkpoint: {', '.join(different)}")
     return Numerics(
         values["precision"],
@@ -118,29 +120,29 @@ def decide_numerics(train: TrainSection, recorded: dict[str, str], log: Callable
 
 
 def fix_numerics(threads: int, device: torch.device) -> None:
-    """Set threads and algorithms for the whole process, which decide the bits of a step; before anything is computed.
+    """Set threads and deterministic algorithms for the process; call it before any computation.
 
-    A CPU has deterministic algorithms always. On a GPU they are slower, and some operations have none (torch says
-    which): they are used where SHARDLINE_DETERMINISTIC=1 asks for them.
+    Algorithms are always deterministic on a CPU. On a GPU, where they are slower and some operations have none, they
+    are with SHARDLINE_DETERMINISTIC=1 only.
     """
     torch.set_num_threads(threads)
-    is_asked = os.environ.get(DETERMINISTIC_VARIABLE) == "1"
-    if device.type == "cpu" or is_asked:
+    deterministic = os.environ.get(DETERMINISTIC_VARIABLE) == "1"
+    if device.type == "cpu" or deterministic:
         torch.use_deterministic_algorithms(True)
-    if device.type == "cuda" and is_asked:
+    if device.type == "cuda" and deterministic:
         # https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html
         os.environ.setdefault(CUBLAS_VARIABLE, ":4096:8")
-        # It would try kernels and take another one in each process:
+        # Benchmarking may choose another kernel in each process:
         # https://docs.pytorch.org/docs/stable/notes/randomness.html
         torch.backends.cudnn.benchmark = False
 
 
 class LossScale:
-    """The factor that keeps small gradients above fp16's least number.
+    """Loss scale of fp16 training, which prevents underflow of small gradients.
 
-    The rule is that of torch.amp.GradScaler (and its constants): halved after a gradient that is not finite, doubled
-    after 2000 steps without one. GradScaler itself looks at each gradient of a rank in a pass of its own; here the norm
-    of the reduced gradients has decided already, for all ranks alike, and the optimizer divides by the scale.
+    Rule and constants are those of torch.amp.GradScaler: halved after a non-finite gradient, doubled after 2000 finite
+    steps. GradScaler checks the gradients of each rank separately; here the norm of the reduced gradients decides for
+    all ranks, and the optimizer divides by the scale.
     """
 
     INITIAL, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
@@ -150,18 +152,17 @@ class LossScale:
         self._tracker = torch.zeros((), dtype=torch.int32, device=device)
 
     def update(self, found_inf: torch.Tensor) -> None:
-        """Take in whether a step's gradients were not finite (1.0 or 0.0), without waiting for the device."""
+        """Update the scale after a step; `found_inf` is 1.0 for non-finite gradients, else 0.0. No device sync."""
         bad = found_inf > 0
         good_steps = torch.where(bad, 0, self._tracker + 1)
         grows = good_steps == self.INTERVAL
         factor = torch.where(bad, self.BACKOFF, torch.where(grows, self.GROWTH, 1.0))
-        # GradScaler does not grow to infinity either.
         grown = self.scale * factor
         self.scale.copy_(torch.where(torch.isfinite(grown), grown, self.scale))
         self._tracker.copy_(torch.where(grows, 0, good_steps))
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return what a checkpoint keeps, under GradScaler's names."""
+        """Return the state for a checkpoint, with GradScaler's names."""
         return {"scale": self.scale, "growth_tracker": self._tracker}
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
@@ -171,21 +172,21 @@ class LossScale:
 
 
 @dataclass(frozen=True)
-class Findings:
-    """Counts since the start of training."""
+class GradientCounts:
+    """Counts of skipped steps since the start of training."""
 
     skipped: int
-    """Steps left out."""
-    in_a_row: int
-    """Of these the newest, without a step between."""
+    """Skipped steps."""
+    consecutive: int
+    """Skipped steps since the last one that was taken."""
     fatal_step: int
-    """The first step (from 1) whose gradients must end training; 0: none."""
+    """First step (from 1) at which training must end; 0: none."""
     norm: float
-    """Norm of the newest gradient, before clipping."""
+    """Norm of the last gradient, before clipping."""
 
 
 class GradientGuard:
-    """Counts on the device of the gradients."""
+    """Counts non-finite gradients on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
@@ -193,11 +194,11 @@ class GradientGuard:
         self._fatal_step = torch.zeros((), dtype=torch.int64, device=device)
         self._norm = torch.zeros((), device=device)
 
-    def judge(self, norm: torch.Tensor, step: int, scale: torch.Tensor | None) -> torch.Tensor:
-        """Return 1.0 if optimizer step `step` (from 0) must be left out, else 0.0; a tensor on the device.
+    def update(self, norm: torch.Tensor, step: int, scale: torch.Tensor | None) -> torch.Tensor:
+        """Return 1.0 if optimizer step `step` (from 0) must be skipped, else 0.0; a tensor on the device.
 
-        `norm` [] is that of the gradients over all ranks, before clipping, the loss scale divided out. While `scale` is
-        above 1 an overflow ends nothing.
+        `norm` [] is the global gradient norm, unscaled and before clipping. An overflow is not fatal while `scale` is
+        above 1.
         """
         bad = ~torch.isfinite(norm)
         self._norm.copy_(norm)
@@ -209,30 +210,30 @@ class GradientGuard:
         return bad.float()
 
     def tensors(self) -> torch.Tensor:
-        """Return all counts as one tensor [4] float64, to be read at once by `read`."""
+        """Return all counts as one tensor [4] float64 for `read`."""
         counts = torch.stack([self._skipped, self._in_a_row, self._fatal_step]).double()
         return torch.cat([counts, self._norm.double()[None]])
 
-    def read(self, values: list[float]) -> Findings:
-        """Return what `tensors` says.
+    def read(self, values: list[float]) -> GradientCounts:
+        """Return the counts in the values of `tensors`.
 
         Raises:
-            DataError: Training must end here.
+            DataError: The gradients were non-finite and training must end.
         """
-        found = Findings(int(values[0]), int(values[1]), int(values[2]), values[3])
-        if found.fatal_step:
-            where = f"at step {found.fatal_step}"
-            if found.in_a_row >= MOST_SKIPS_IN_A_ROW:
-                where = f"in {MOST_SKIPS_IN_A_ROW} steps in a row, up to step {found.fatal_step}"
+        counts = GradientCounts(int(values[0]), int(values[1]), int(values[2]), values[3])
+        if counts.fatal_step:
+            occurrence = f"at step {counts.fatal_step}"
+            if counts.consecutive >= MOST_SKIPS_IN_A_ROW:
+                occurrence = f"in {MOST_SKIPS_IN_A_ROW} steps in a row, up to step {counts.fatal_step}"
             raise DataError(
-                f"the gradients were not finite {where}",
+                f"the gradients were not finite {occurrence}",
                 allowed="finite numbers",
-                todo="lower train.learning_rate, set train.clip_grad_norm, or look at the data",
+                todo="lower train.learning_rate, set train.clip_grad_norm, or check the data",
             )
-        return found
+        return counts
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {"skipped": self._skipped, "in_a_row": self._in_a_row}
 
     def load(self, state: dict[str, torch.Tensor]) -> None:

@@ -1,7 +1,6 @@
-"""Activation checkpointing: blocks that the backward pass computes again, so that memory need not hold them until then.
+"""Activation checkpointing: the backward pass recomputes blocks instead of storing their activations.
 
-Numbers stay bit for bit what they are without it: random states are put back for the second forward pass, and BatchNorm
-counts a batch once.
+Results are bit-identical: random states are restored for the second forward pass, and BatchNorm counts a batch once.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_blocks(model: nn.Module, mode: str) -> list[str]:
-    """Have the blocks of a network that is not wrapped yet compute again in the backward pass; return their names.
+    """Checkpoint the blocks of an unwrapped network; return their names.
 
-    `mode` is train.activation_checkpointing: none or whole. Names of parameters stay as they are.
+    `mode` is train.activation_checkpointing: none or whole. Parameter names do not change.
     """
     if mode == "none":
         return []
@@ -30,46 +29,46 @@ def recompute_blocks(model: nn.Module, mode: str) -> list[str]:
 
 
 def find_repeated_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the innermost blocks that are repeated, by name: items of a list that holds modules of one class.
+    """Return the innermost repeated blocks by name: items of a ModuleList or Sequential of one class.
 
     They are the residual blocks of a ResNet and the layers of a transformer. A model without any is one block.
     """
-    found: dict[str, nn.Module] = {}
+    blocks: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         if isinstance(module, (nn.ModuleList, nn.Sequential)):
             items = dict(module.named_children())
             # One class: `Sequential(Linear, ReLU, Linear)` inside of a block is no list of blocks.
-            if len({type(item) for item in items.values()}) == 1 and all(map(_is_worth_it, items.values())):
-                found |= {f"{name}.{key}" if name else key: item for key, item in items.items()}
-    # A stage that holds a list of blocks is none itself.
-    inner = {name: item for name, item in found.items() if not any(other.startswith(f"{name}.") for other in found)}
+            if len({type(item) for item in items.values()}) == 1 and all(map(_has_two_weighted_layers, items.values())):
+                blocks |= {f"{name}.{key}" if name else key: item for key, item in items.items()}
+    # A stage that contains a list of blocks is not a block.
+    inner = {name: item for name, item in blocks.items() if not any(path.startswith(f"{name}.") for path in blocks)}
     return inner or {"": model}
 
 
-def _is_worth_it(module: nn.Module) -> bool:
-    """Whether there are two layers with weights in it: of one alone hardly more is thrown away than its input."""
+def _has_two_weighted_layers(module: nn.Module) -> bool:
+    """Whether a module has two weighted layers; checkpointing a single one saves little memory."""
     return sum(any(p.ndim >= 2 for p in layer.parameters(recurse=False)) for layer in module.modules()) >= 2
 
 
 def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return what surrounds the forward pass of a block, and its second one."""
-    return nullcontext(), _statistics_kept(block)
+    """Return the contexts of the first and the second forward pass."""
+    return nullcontext(), _statistics_restored(block)
 
 
 @contextmanager
-def _statistics_kept(block: nn.Module) -> Iterator[None]:
-    """Keep running statistics as they are: without it the second forward pass counts the batch a second time."""
-    # Looked for at each pass: SyncBatchNorm takes the place of the modules that were there when the network was built.
+def _statistics_restored(block: nn.Module) -> Iterator[None]:
+    """Restore running statistics: the second forward pass would count the batch twice."""
+    # Collected in each pass, since SyncBatchNorm may have replaced modules.
     norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
-    kept = [dict(norm.named_buffers(recurse=False)) for norm in norms]
-    for norm, buffers in zip(norms, kept, strict=True):
-        # Copies take the second count. Without any statistics BatchNorm would keep other tensors for its backward pass
-        # than the first time, which checkpointing refuses.
+    original_buffers = [dict(norm.named_buffers(recurse=False)) for norm in norms]
+    for norm, buffers in zip(norms, original_buffers, strict=True):
+        # Copies receive the second update. Removing statistics would change the tensors BatchNorm saves, which
+        # checkpointing rejects.
         for name, buffer in buffers.items():
             setattr(norm, name, buffer.clone())
     try:
         yield
     finally:
-        for norm, buffers in zip(norms, kept, strict=True):
+        for norm, buffers in zip(norms, original_buffers, strict=True):
             for name, buffer in buffers.items():
                 setattr(norm, name, buffer)

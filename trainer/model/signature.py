@@ -1,4 +1,4 @@
-"""Inputs and outputs of a network compared with the signature of its task, and inputs of other sizes."""
+"""Compare inputs and outputs of a network with its task's signature, and resize inputs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ DTYPES = {
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
-"""By the signature's names."""
+"""torch dtypes by their names in a signature."""
 
 
 def check_example(example: Sequence[torch.Tensor], signature: Signature, *, any_float: bool = False) -> None:
     """Compare the inputs of the example batch, by position, with the signature.
 
     Raises:
-        ModelError: A type or a shape differs, or a dimension that varies has the size 1.
+        ModelError: A dtype or shape differs, or a dynamic dimension has size 1.
     """
     sizes: dict[str, int] = {}
     inputs = dict(zip(signature.inputs, example, strict=True))
-    if misfit := find_misfit(inputs, signature.inputs, sizes, any_float=any_float, of=" of the example batch"):
+    if mismatch := find_misfit(inputs, signature.inputs, sizes, any_float=any_float, of=" of the example batch"):
         raise ModelError(
-            f"input {misfit}",
+            f"input {mismatch}",
             allowed="an example batch as the signature says",
             todo="correct the task's example, its to_model or its signature",
         )
@@ -56,10 +56,10 @@ def find_misfit(
     any_float: bool = True,
     of: str = "",
 ) -> str:
-    """Return the first tensor whose type or shape differs from its specification, in words; empty: none does.
+    """Describe the first tensor whose dtype or shape differs from its specification; empty if all match.
 
-    `sizes` of named dimensions gets those that it lacks, from the first tensor that has them. With `any_float` other
-    floating-point types pass for float32; `of` says where the tensors are.
+    Sizes of named dimensions are added to `sizes` from the first tensor that has them. With `any_float`, any floating
+    point dtype matches float32. `of` is appended to the tensor's name in the message.
     """
     for name, spec in specs.items():
         tensor = tensors.get(name)
@@ -81,7 +81,7 @@ def name_outputs(outputs: Any, signature: Signature) -> dict[str, Any]:
     """Return the outputs of a model by the names of its signature.
 
     Raises:
-        ModelError: They are no tensor, tuple or dictionary of tensors, or not those that the signature names.
+        ModelError: They are not a tensor, tuple or dictionary of tensors, or do not match the signature.
     """
     names = list(signature.outputs)
     if isinstance(outputs, torch.Tensor):
@@ -99,24 +99,24 @@ def name_outputs(outputs: Any, signature: Signature) -> dict[str, Any]:
 
 
 def largest_sizes(signature: Signature) -> dict[str, int]:
-    """Return max of each dimension that varies, besides the batch."""
+    """Return the maximum of each dynamic dimension, without the batch."""
     return {name: dimension.max for name, dimension in signature.dimensions.items()}
 
 
 def resize_inputs(inputs: Inputs, signature: Signature, sizes: Mapping[str, int]) -> Inputs:
-    """Return inputs of other sizes with the same values, cut or repeated from the start; sizes are by dimension."""
+    """Return inputs resized to `sizes` by dimension, cut or repeated from the start."""
     resized = []
     for tensor, spec in zip(inputs, signature.inputs.values(), strict=True):
         for axis, name in enumerate(spec.shape):
             if isinstance(name, str) and name in sizes:
-                places = torch.arange(sizes[name], device=tensor.device) % tensor.shape[axis]
-                tensor = tensor.index_select(axis, places)
+                indices = torch.arange(sizes[name], device=tensor.device) % tensor.shape[axis]
+                tensor = tensor.index_select(axis, indices)
         resized.append(tensor)
     return tuple(resized)
 
 
 def describe(value: object) -> str:
-    """Return type and shape in words: `int64 [2, 4]`, `a dictionary of logits, hidden`."""
+    """Describe dtype and shape: `int64 [2, 4]`, `a dictionary of logits, hidden`."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Passes on trial: no trace in buffers (BatchNorm's running statistics) and random generators, and nothing tuned."""
+"""Contexts for trial passes: buffers and random generators are restored, and cuDNN does not benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 @contextmanager
 def buffers_restored(model: nn.Module) -> Iterator[None]:
-    """Give all buffers the values from before the block at its end, but for those that a lazy module made in it."""
+    """Restore all buffers at the end of the block, except those that a lazy module created in it."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers() if not is_lazy(buffer)}
     try:
         yield
@@ -25,7 +25,7 @@ def buffers_restored(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def first_algorithms() -> Iterator[None]:
-    """Take what cuDNN names first in a block: to search for the fastest algorithm pays for many passes of a size."""
+    """Disable cudnn.benchmark in a block: the search pays off only after many passes of one size."""
     searches = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     try:
@@ -35,5 +35,5 @@ def first_algorithms() -> Iterator[None]:
 
 
 def random_state_kept(device: torch.device) -> AbstractContextManager[None]:
-    """Put back the state of torch's generators, of the CPU and of a GPU, at the end of a block."""
+    """Restore torch's CPU and GPU generators at the end of a block."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])

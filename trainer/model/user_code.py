@@ -1,4 +1,4 @@
-"""Functions of the user's that the configuration names as `module:callable`."""
+"""User functions that the configuration names as `module:callable`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from contracts.own_code import code_folder
 
 
 def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
-    """Import own code, `module:callable`, from the archive that this process has installed or an installed package.
+    """Import user code (`module:callable`) from the installed code archive or an installed package.
 
     Raises:
-        UserError: `error`, where it cannot be imported; ConfigError, where another module of its name was.
+        UserError: `error` if it cannot be imported; ConfigError if another module shadows it.
     """
     module_name, _, attribute = name.partition(":")
     folder, top = code_folder(), module_name.partition(".")[0]
@@ -37,7 +37,7 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
         return getattr(module, attribute)
     except (UserError, MemoryError):
         raise
-    except Exception as failure:  # the user's code: whatever it raises is theirs to mend
+    except Exception as failure:  # user code may raise anything
         _require_inside(setting, name, home, sys.modules.get(top))
         raise error(
             f"{setting} {name!r} ({f'in {home}' if home else 'installed'}): {type(failure).__name__}: {failure}",
@@ -49,14 +49,14 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
 
 
 def find_elsewhere(module: str) -> str | None:
-    """Return where Python finds a top-level module outside of own code and of the current folder; None: nowhere."""
+    """Return the origin of a top-level module outside of user code and the current folder; None if not found."""
     if module in sys.builtin_module_names:
         return f"Python's own module {module}"
     if module in PACKAGES:
         return str(Path(__file__).parents[2] / module / "__init__.py")
-    # Stages run with PYTHONSAFEPATH: the current folder is among the entries where somebody has installed it.
+    # Stages run with PYTHONSAFEPATH: the current folder is on the path only if it was installed.
     entries = [entry for entry in sys.path if entry not in ("", ".", str(code_folder()))]
-    # Packages that are installed as editable may have a finder of their own.
+    # Editable packages may have their own finder.
     for finder in sys.meta_path:
         spec = finder.find_spec(module, entries if finder is PathFinder else None)
         if spec is not None:
@@ -65,12 +65,12 @@ def find_elsewhere(module: str) -> str | None:
 
 
 def _require_inside(setting: str, name: str, home: Path | None, module: ModuleType | None) -> None:
-    """Refuse a module that was imported from elsewhere than `home`, the folder of own code; None: it is installed."""
+    """Raise if a module was not imported from `home`, the user code folder; None: it is an installed package."""
     paths = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
-    place = next((Path(path).resolve() for path in paths if path), None)
-    if home is not None and place is not None and not place.is_relative_to(home.resolve()):
+    origin = next((Path(path).resolve() for path in paths if path), None)
+    if home is not None and origin is not None and not origin.is_relative_to(home.resolve()):
         raise ConfigError(
-            f"{setting} {name!r} is to be imported from code.path ({home}): it is shadowed by {place}, which Python "
+            f"{setting} {name!r} is to be imported from code.path ({home}): it is shadowed by {origin}, which Python "
             "finds first",
             allowed="own modules of names that nothing else has: code.path comes last, so that no library is replaced",
             todo="rename your module, or remove what shadows it (a folder in PYTHONPATH, an installed package)",

@@ -1,4 +1,4 @@
-"""The process group of a training: rank, world size and store as the launcher set them, time-outs, abort."""
+"""Process group of a training: set-up from the launcher's environment, time-outs, abort."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from trainer.launch.launcher import STORE_VARIABLE
 
 Result = TypeVar("Result")
 
-# Seconds between two signs of life of a rank that the others wait for: well below the shortest time-out.
-_SIGN_EVERY_S = 1.0
-# For aborting what a failed rank has begun on its GPU; the launcher kills what is left of a start 5 s after its
-# first rank has ended (trainer/launch/launcher.py).
+# Seconds between progress reports of a rank that others wait for: well below the shortest time-out.
+_HEARTBEAT_S = 1.0
+# Seconds for aborting NCCL; the launcher kills ranks 5 s after the first one ended (trainer/launch/launcher.py).
 ABORT_LIMIT_S = 3.0
 
 
@@ -38,16 +37,16 @@ class Rank:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank writes what one process writes."""
+        """Whether this is rank 0, which writes files and logs."""
         return self.rank == 0
 
 
 @contextmanager
 def process_group(*, setup_timeout_s: float) -> Iterator[Rank]:
-    """Join the group of the launcher's ranks; leave it at the end of the block when no error passes through.
+    """Initialise the process group; destroy it at the end of the block unless an error is raised.
 
-    On GPUs the group has two backends: NCCL, whose communicator is made at once (`device_id`), and gloo for tensors in
-    the host's memory. After an error `abort_process_group` ends it. `setup_timeout_s` holds until `limit_collectives`.
+    On GPUs the group has two backends: NCCL, whose communicator is created eagerly (`device_id`), and gloo for CPU
+    tensors. After an error, call `abort_process_group`. `setup_timeout_s` applies until `limit_collectives`.
     """
     rank, local_rank, ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     timeout = timedelta(seconds=setup_timeout_s)
@@ -55,8 +54,6 @@ def process_group(*, setup_timeout_s: float) -> Iterator[Rank]:
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    # With device_id the communicator is made here and groups of GPUs are split from it; later groups of gloo are not
-    # touched by it (_new_process_group_helper in torch/distributed/distributed_c10d.py of 2.11 and 2.13).
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         store=_store(rank, timeout),
@@ -66,27 +63,26 @@ def process_group(*, setup_timeout_s: float) -> Iterator[Rank]:
         device_id=device if on_gpu else None,
     )
     yield Rank(rank, local_rank, ranks, device)
-    # Only on success: a peer may be dead otherwise, and leaving would wait for it.
+    # On success only: after an error this could wait for a dead peer.
     dist.barrier()
-    # A DDP module that outlives the group drops gloo's last reference with the GIL held, and joins a thread of gloo
-    # that waits for the GIL (seen with torch 2.13): what is left in cycles is freed now.
+    # Collect DDP modules in reference cycles now: one that outlives the group deadlocks on the GIL with gloo's thread
+    # (torch 2.13).
     gc.collect()
     dist.destroy_process_group()
 
 
 def abort_process_group() -> bool:
-    """End the group of a rank that failed, without its peers; return whether that took less than `ABORT_LIMIT_S`.
+    """Abort the group of a failed rank; return whether that took less than `ABORT_LIMIT_S`.
 
-    NCCL's kernels may wait on the GPU for a peer that never comes: an interpreter that shuts down meanwhile hangs or
-    crashes. Aborting ends them (ncclCommAbort of all groups at a time, by torch's `_abort_process_group`; there is no
-    public name for it: https://github.com/pytorch/pytorch/issues/119797). gloo's connections end with the process. It
-    may itself wait for a GPU that hangs: then the process must end without the interpreter's shutdown.
+    NCCL kernels may wait for a lost peer, and the interpreter then hangs or crashes at shutdown. torch's
+    `_abort_process_group` calls ncclCommAbort for all groups (no public API:
+    https://github.com/pytorch/pytorch/issues/119797). If it hangs too, call os._exit. gloo needs no abort.
     """
     if not dist.is_initialized() or dist.get_backend() == "gloo":
         return True
 
     def abort() -> None:
-        # Whatever it says: this rank ends, and why is said already.
+        # The rank ends anyway, and its error is recorded.
         with suppress(RuntimeError, ValueError, AssertionError):
             distributed_c10d._abort_process_group()
 
@@ -99,9 +95,9 @@ def abort_process_group() -> bool:
 def on_first_rank(
     rank: int, ranks: int, work: Callable[[Callable[[], None]], Result], alive: Callable[[], None]
 ) -> Result:
-    """Call `work` on rank 0 and return its result on all ranks, which wait as long as it reports progress.
+    """Call `work` on rank 0 and return its result on all ranks, which wait while it reports progress.
 
-    It is given a function to call often: with each call `alive` is called, about once a second on the other ranks too.
+    `work` takes a function to call often. Each call calls `alive`, about once a second on other ranks too.
     """
     if ranks == 1:
         return work(alive)
@@ -111,37 +107,35 @@ def on_first_rank(
             dist.broadcast_object_list(message, src=0)
             alive()
         return message[0][0]
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
 
-    def get_on() -> None:
-        nonlocal told_at
+    def report_progress() -> None:
+        nonlocal reported_at
         alive()
-        if time.monotonic() - told_at >= _SIGN_EVERY_S:
-            told_at = time.monotonic()
+        if time.monotonic() - reported_at >= _HEARTBEAT_S:
+            reported_at = time.monotonic()
             dist.broadcast_object_list([None], src=0)
 
-    result = work(get_on)
+    result = work(report_progress)
     dist.broadcast_object_list([(result,)], src=0)
     return result
 
 
 def limit_collectives(timeout_s: float, *, besides: dist.ProcessGroup | None = None) -> None:
-    """Set how long a rank waits for its peers in collectives of all groups `besides` one; all ranks call it.
+    """Set the time-out of collectives in all groups except `besides`; all ranks call it.
 
-    Without it the long wait of set-up would hold for every step.
+    It replaces the long time-out of set-up.
     """
-    # torch has no public name for either; _set_pg_timeout reaches both backends of a group
-    # (torch/distributed/distributed_c10d.py of 2.11 and 2.13).
+    # No public API; _set_pg_timeout sets both backends of a group (distributed_c10d.py of torch 2.11 and 2.13).
     for group in distributed_c10d._world.pg_map:
         if group is not besides:
             distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
 def _store(rank: int, timeout: timedelta) -> Any:
-    """Return the ranks' store, which rank 0 serves: one for each start, so no rank reads what a dead one wrote.
+    """Return the store of this start, served by rank 0.
 
-    torch's own environment rendezvous would leave the port to be taken by another process in between: rank 0 inherits
-    the launcher's listening socket instead.
+    Rank 0 inherits the launcher's listening socket. With torch's env:// rendezvous another process could take the port.
     """
     listener = os.environ.get(STORE_VARIABLE)
     return dist.TCPStore(  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""The network on all ranks: a copy each (DDP) or a part each (FSDP2).
+"""The network on all ranks: replicated (DDP) or sharded (FSDP2).
 
-Both average gradients over ranks at the last slot of a step. Buffers, such as BatchNorm's running statistics, are whole
-on every rank. Ranks see other slots, so rank 0's are authoritative: those that a pass writes go to all in each step.
+Both average gradients over ranks at the last slot of a step. Buffers, such as BatchNorm's running statistics, are
+replicated. Rank 0's are authoritative: buffers that a pass writes are broadcast in each step.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from trainer.model.trial import buffers_restored
 from trainer.parallel.process_group import Rank
 
 BUCKET_MB = 25.0
-"""MiB of gradients that DDP averages together while the backward pass goes on; torch's own default."""
+"""DDP bucket size in MiB; torch's default."""
 
 
 def runs_in_lockstep(section: ParallelSection) -> bool:
-    """Whether a forward pass communicates, so that all ranks must run equally many in a step."""
+    """Whether a forward pass has collectives, so that all ranks must run the same number per step."""
     return section.strategy == "fsdp" or section.sync_batch_norm
 
 
 class SpreadNetwork:
-    """A network on all ranks, each of which makes this.
+    """A network on all ranks; every rank creates it.
 
-    With ddp it is on the device of the rank, with fsdp on any. `dtype` is that of forward and backward passes (None:
-    that of the parameters); with `find_unused` a pass may leave parameters without a gradient.
+    With ddp the model must be on the rank's device. `dtype` is the autocast dtype (None: no autocast). With
+    `find_unused`, a pass may leave parameters without a gradient.
 
     Raises:
-        ConfigError: It needs a GPU.
+        ConfigError: The strategy needs a GPU.
         ModelError: Ranks have built different networks.
     """
 
@@ -67,31 +67,31 @@ class SpreadNetwork:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         self._ranks = rank.ranks
         self._replicated: list[nn.Parameter] = []
-        """With fsdp: parameters that every rank has whole."""
+        """With fsdp: parameters that are not sharded."""
         self.module = model
         self.wrapped: nn.Module = model
-        """What a step calls as the network."""
+        """The module to call in a step."""
         if section.strategy == "ddp":
             self.wrapped = _replicate(model, rank, find_unused)
         else:
             self._replicated = _shard(model, rank, dtype, log)
 
     @contextmanager
-    def reducing(self, now: bool) -> Iterator[None]:
-        """Surround a forward and a backward pass: gradients are averaged over ranks in it, or add up on each rank."""
+    def reducing(self, sync: bool) -> Iterator[None]:
+        """Context of a forward and backward pass: average gradients over ranks if `sync`, else accumulate them."""
         if isinstance(self.wrapped, DistributedDataParallel):
-            with nullcontext() if now else self.wrapped.no_sync():
+            with nullcontext() if sync else self.wrapped.no_sync():
                 yield
             return
         assert isinstance(self.wrapped, FSDPModule)
-        self.wrapped.set_requires_gradient_sync(now)
+        self.wrapped.set_requires_gradient_sync(sync)
         yield
-        if now:
+        if sync:
             self._average_replicated()
 
     @torch.no_grad()
     def _average_replicated(self) -> None:
-        """Average the gradients that FSDP leaves alone."""
+        """Average the gradients of replicated parameters, which FSDP ignores."""
         learning = [parameter for parameter in self._replicated if parameter.requires_grad]
         if not learning or self._ranks == 1:
             return
@@ -106,11 +106,11 @@ class SpreadNetwork:
             gradient.copy_(part.view_as(gradient))
 
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Run two dummy passes; parameters, buffers and gradients are as before afterwards.
+        """Run two dummy passes; parameters, buffers and gradients are restored.
 
-        DDP reduces its first step in the initial buckets and later ones in rebuilt buckets. Without this a resumed run
-        adds gradients in another order than an undisturbed one and differs in the last bits at three and more ranks.
-        It also compiles a network that is to be compiled, for this size of slot; `loss` is computed with `wrapped`.
+        DDP uses its initial buckets in the first step and rebuilt ones later. Without warm-up, a resumed run would add
+        gradients in another order and differ in the last bits with three or more ranks. This also compiles the network
+        for the slot size; `loss` must call `wrapped`.
         """
         with buffers_restored(self.module):
             for _ in range(2):
@@ -120,17 +120,17 @@ class SpreadNetwork:
 
 
 def _require_same_network(model: nn.Module, rank: Rank, name: str) -> None:
-    """Refuse networks that differ between ranks in names, shapes or types: their collectives would not match."""
+    """Raise ModelError if names, shapes or dtypes differ between ranks."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    own = [(key, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad) for key, tensor in tensors]
-    answers = [own] * rank.ranks
+    local = [(key, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad) for key, tensor in tensors]
+    gathered = [local] * rank.ranks
     if rank.ranks > 1:
-        dist.all_gather_object(answers, own)
-    if different := sorted({key for answer in answers for key, *_ in set(answer) ^ set(answers[0])}):
+        dist.all_gather_object(gathered, local)
+    if different := sorted({key for layout in gathered for key, *_ in set(layout) ^ set(gathered[0])}):
         raise ModelError(
             f"{name} is built differently on different ranks: {', '.join(different[:5])}",
             allowed="a network whose parameters and buffers have the same names, shapes and types in every process",
-            todo="let nothing but model.arguments decide what the network is made of",
+            todo="make the network depend on model.arguments only",
         )
 
 
@@ -140,79 +140,76 @@ def _replicate(model: nn.Module, rank: Rank, find_unused: bool) -> nn.Module:
         device_ids=[rank.device] if rank.device.type == "cuda" else None,
         bucket_cap_mb=BUCKET_MB,
         find_unused_parameters=find_unused,
-        # Otherwise gradients are held twice. They are views of buckets after the last slot of a step; until then, as
-        # after zero_grad(set_to_none=True), they have memory of their own, so sums come in the same order.
+        # Saves a copy of the gradients. They become views after the last slot only, so sums keep their order.
         gradient_as_bucket_view=True,
     )
-    # The stepper shares buffers, for both strategies alike. An attribute, since torch 2.13 renames the argument.
+    # The stepper broadcasts buffers. Set as an attribute, since torch 2.13 renames the argument.
     wrapped.broadcast_buffers = False
     return wrapped
 
 
 def _shard(model: nn.Module, rank: Rank, dtype: torch.dtype | None, log: Callable[[str], None]) -> list[nn.Parameter]:
-    """Shard a network along the first dimension of its parameters; return those that every rank keeps whole."""
+    """Shard parameters along their first dimension; return the replicated ones."""
     model.to("cpu")
     for parameter in model.parameters():
-        # FSDP2 takes no others; with train.channels_last only images have that layout.
+        # FSDP2 requires contiguous parameters; channels_last applies to images only.
         parameter.data = parameter.data.contiguous()
     _take_first_ranks(model, rank)
-    whole = _whole_parameters(model, mixed=dtype is not None)
-    for parameter in whole:
+    replicated = _replicated_parameters(model, mixed=dtype is not None)
+    for parameter in replicated:
         parameter.data = parameter.data.to(rank.device)
     blocks = _find_blocks(model)
-    log(_describe(model, blocks, whole, rank.ranks))
+    log(_describe(model, blocks, replicated, rank.ranks))
     group = dist.group.WORLD
     assert group is not None
     mesh = DeviceMesh.from_group(group, rank.device.type, mesh_dim_names=("shard",))
-    # Activations are autocast's business, as with ddp; parameters are cast before they are gathered, which halves what
-    # is sent.
+    # Autocast handles activations, as with ddp. Parameters are cast before the all-gather, which halves the traffic.
     precision = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None, cast_forward_inputs=False)
     for block in blocks.values():
-        fully_shard(block, mesh=mesh, mp_policy=precision, ignored_params=set(whole))
+        fully_shard(block, mesh=mesh, mp_policy=precision, ignored_params=set(replicated))
     # The loss is computed in float32.
     precision = replace(precision, output_dtype=torch.float32 if dtype else None)
-    fully_shard(model, mesh=mesh, mp_policy=precision, ignored_params=set(whole))
+    fully_shard(model, mesh=mesh, mp_policy=precision, ignored_params=set(replicated))
     if dtype is not None:
-        # In evaluation too: what is gathered is of this type then as well.
+        # Evaluation gathers parameters of this dtype too.
         model.forward = torch.autocast(rank.device.type, dtype=dtype)(model.forward)
-    return whole
+    return replicated
 
 
 @torch.no_grad()
 def _take_first_ranks(model: nn.Module, rank: Rank) -> None:
-    """Give every rank the parameters and buffers of rank 0, which alone reads weights to start from.
+    """Broadcast parameters and buffers of rank 0, the only rank that reads model.weights.
 
-    Also of a callable that draws other weights in each process, and buffers that are in no state_dict.
+    Includes buffers with persistent=False, and user networks with a different initialisation per process.
     """
     if rank.ranks > 1:
         for tensor in [*model.parameters(), *model.buffers()]:
-            # On the device one by one: all may not fit, and NCCL is faster than the host's network.
+            # One by one on the device: NCCL is faster, and all tensors may not fit.
             value = tensor.to(rank.device).contiguous()
             if value.numel():
-                # As bytes, whatever the type.
                 dist.broadcast(value.reshape(-1).view(torch.uint8), src=0)
                 tensor.copy_(value)
 
 
-def _whole_parameters(model: nn.Module, *, mixed: bool) -> list[nn.Parameter]:
-    """Return the parameters of which every rank keeps all: scalars, which have no rows.
+def _replicated_parameters(model: nn.Module, *, mixed: bool) -> list[nn.Parameter]:
+    """Return the parameters that are not sharded: scalars, which have no rows.
 
-    In mixed precision also the vectors beside buffers, such as BatchNorm's: torch's kernels take float32 for all of
-    them or for none (aten/src/ATen/native/Normalization.cpp), and running statistics are float32.
+    In mixed precision also vectors of modules with buffers, such as BatchNorm's: torch's kernels need the dtype of the
+    running statistics, float32 (aten/src/ATen/native/Normalization.cpp).
     """
-    found: dict[nn.Parameter, None] = {}
+    replicated: dict[nn.Parameter, None] = {}
     for module in model.modules():
         beside_buffers = mixed and any(buffer.is_floating_point() for buffer in module.buffers(recurse=False))
         for parameter in module.parameters(recurse=False):
             if parameter.ndim == 0 or (beside_buffers and parameter.ndim == 1):
-                found[parameter] = None
-    return list(found)
+                replicated[parameter] = None
+    return list(replicated)
 
 
 def _find_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the blocks that are gathered as one: those of activation checkpointing.
+    """Return the FSDP units: the blocks of activation checkpointing.
 
-    One that shares a parameter with the rest stays with the rest: FSDP would untie them.
+    Blocks with tied parameters are excluded, since FSDP would untie them.
     """
     holders = Counter(parameter for module in model.modules() for parameter in module.parameters(recurse=False))
     return {
@@ -222,17 +219,17 @@ def _find_blocks(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def _describe(model: nn.Module, blocks: dict[str, nn.Module], whole: list[nn.Parameter], ranks: int) -> str:
-    total, on_all = (sum(parameter.numel() for parameter in each) for each in (model.parameters(), whole))
+def _describe(model: nn.Module, blocks: dict[str, nn.Module], replicated: list[nn.Parameter], ranks: int) -> str:
+    total, num_replicated = (sum(map(nn.Parameter.numel, group)) for group in (model.parameters(), replicated))
     names = list(blocks)
     gathered = f"in {len(blocks)} blocks ({names[0]} to {names[-1]}) and the rest" if blocks else "as a whole"
-    return f"fsdp: {total} parameters over {ranks} ranks, gathered {gathered}; {on_all} of them on every rank"
+    return f"fsdp: {total} parameters over {ranks} ranks, gathered {gathered}; {num_replicated} of them on every rank"
 
 
 def release_gathered(model: nn.Module) -> None:
-    """Free what a forward pass without a backward pass has left gathered by FSDP.
+    """Reshard parameters that a forward pass without a backward pass left gathered.
 
-    Without it the network's parameters would be other objects than those of its optimizer.
+    Otherwise the network's parameters would not be the objects in its optimizer.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -244,7 +241,7 @@ def release_gathered(model: nn.Module) -> None:
 
 @torch.no_grad()
 def share_buffers(buffers: Iterable[torch.Tensor]) -> None:
-    """Give every rank the buffers of rank 0, in one message per type; every rank must call this."""
+    """Broadcast buffers of rank 0, in one message per dtype and device; every rank must call this."""
     if dist.get_world_size() == 1:
         return
     by_type: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
@@ -254,16 +251,16 @@ def share_buffers(buffers: Iterable[torch.Tensor]) -> None:
         flat = torch.cat([buffer.reshape(-1) for buffer in group])
         dist.broadcast(flat, src=0)
         parts = torch.split(flat, [buffer.numel() for buffer in group])
-        # One kernel for all of them: a residual network has hundreds.
+        # One kernel for all buffers.
         torch._foreach_copy_(group, [part.view_as(buffer) for buffer, part in zip(group, parts, strict=True)])
 
 
 @contextmanager
 def written_buffers(model: nn.Module) -> Iterator[set[str]]:
-    """Give the names of the buffers that are written to inside the block, filled at its end.
+    """Yield a set that has, after the block, the names of buffers written or replaced in it.
 
-    Running statistics of normalisation layers count always, since their kernels pass by the counter of in-place writes
-    (`_version`, torch/_tensor.py) that tells of others; another tensor under the same name counts too.
+    Writes are detected by `_version`. Running statistics of normalisation layers are always included, since their
+    kernels do not increment it.
     """
     before = {name: (buffer, buffer._version) for name, buffer in model.named_buffers()}
     names = {
@@ -274,8 +271,8 @@ def written_buffers(model: nn.Module) -> Iterator[set[str]]:
     }
     yield names
     for name, buffer in model.named_buffers():
-        known, version = before.get(name, (None, -1))
-        if buffer is not known or buffer._version != version:
+        previous, version = before.get(name, (None, -1))
+        if buffer is not previous or buffer._version != version:
             names.add(name)
 
 
@@ -283,21 +280,21 @@ def written_buffers(model: nn.Module) -> Iterator[set[str]]:
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory that this rank has of a tensor: all of it, or its rows of one that is sharded."""
+    """Return this rank's rows of a sharded tensor, or the tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the whole of a tensor that may be sharded; all ranks must call this in the same order."""
+    """Gather a tensor that may be sharded; all ranks must call this in the same order."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()
 def copy_tensor(target: torch.Tensor, value: torch.Tensor | StoredTensor) -> None:
-    """Copy a whole tensor into one that may be sharded: of a stored one the rows of this rank alone are read."""
+    """Copy an unsharded tensor into one that may be sharded; only this rank's rows of a stored tensor are read."""
     if isinstance(target, DTensor):
         local, mesh = target.to_local(), target.device_mesh
-        # As torch.chunk cuts: all parts but the last ones have the same number of rows.
+        # As torch.chunk: all parts but the last have the same number of rows.
         first = mesh.get_local_rank() * -(-target.shape[0] // mesh.size())
         local.copy_(value[first : first + len(local)])
     else:
@@ -305,6 +302,6 @@ def copy_tensor(target: torch.Tensor, value: torch.Tensor | StoredTensor) -> Non
 
 
 def load_state(model: nn.Module, state: Group) -> None:
-    """Copy parameters and buffers into a network that may be sharded; names and shapes are those of its own."""
+    """Copy parameters and buffers of equal names and shapes into a network that may be sharded."""
     for name, target in model.state_dict().items():
         copy_tensor(target, state[name])

@@ -1,1 +1,1 @@
-"""Answers by a finished export: the programs that it ships, and `shardline predict`."""
+"""Inference with a finished export: the programs that it ships, and `shardline predict`."""

@@ -1,4 +1,4 @@
-"""What the programs predict.py of an export share: the graph in ONNX Runtime, batches of samples, and their rows.
+"""Shared code of the programs predict.py of an export: ONNX Runtime session, batches of samples, output rows.
 
 It ships beside predict.py as answers.py, and needs numpy and onnxruntime.
 """
@@ -24,7 +24,7 @@ Runner = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 Row = Sequence[Any]
 
 EXIT_UNUSABLE = 2
-# A CPU gains nothing from more samples at a time, and they take memory.
+# Larger batches take more memory and are no faster on a CPU.
 _BATCH = 16
 _MOST_PADDED = 60
 
@@ -32,7 +32,7 @@ _MOST_PADDED = 60
 def make_parser(description: str) -> argparse.ArgumentParser:
     """Return a parser with the options that both programs have."""
     if hasattr(signal, "SIGPIPE"):
-        # End quietly where whoever reads the rows has seen enough (| head).
+        # End silently when the reader closes the pipe (| head).
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--top", type=_positive, metavar="K", help="number of labels per sample")
@@ -49,7 +49,7 @@ def _positive(text: str) -> int:
 
 def open_graph(path: Path, optimization: str) -> Runner:
     """Return a function that runs an ONNX file on the CPU."""
-    # Else it reports its use to its maker while it is loaded.
+    # ONNX Runtime sends telemetry when it is imported.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime  # type: ignore[import-untyped]
 
@@ -76,7 +76,7 @@ def predict(
     top: int | None,
     unusable: list[str],
 ) -> Iterator[Row]:
-    """Yield the row of each sample, a batch at a time.
+    """Yield one row per sample, batch by batch.
 
     Args:
         model: With the methods `prepare`, `collate` and `answer` of `ImageModel` and `TextModel`.
@@ -84,7 +84,7 @@ def predict(
         names: Of the samples.
         read: Returns the argument of `prepare` for a name.
         top: Number of labels.
-        unusable: Gets the names of samples that cannot be used, which are told on stderr.
+        unusable: Receives the names of unusable samples; stderr has the reasons.
     """
 
     def reject(name: str, reason: object) -> None:
@@ -104,13 +104,13 @@ def predict(
         answers = model.answer(run(model.collate(samples)), top) if samples else []
         for name, answer in zip(usable, answers, strict=True):
             if answer is None:
-                reject(name, "the model's outputs for it are not finite numbers")
+                reject(name, "the model's outputs for it are not finite")
             else:
                 yield (name, *answer)
 
 
 def write_rows(header: Sequence[str], rows: Iterable[Row], output: str) -> None:
-    """Write rows to stdout: as JSON one document per line, as CSV, or as a table, which is padded at the end."""
+    """Write rows to stdout: as one JSON document per line, as CSV, or as a padded table."""
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
     if output == "json":
         for row in rows:

@@ -1,9 +1,9 @@
-"""The files that an export has beside graphs and engines, and inputs of the model that are made by them.
+"""Task-specific files of an export: labels, preprocessing, predict.py; and model inputs prepared with them.
 
 By kind of task: images have labels.json, preprocess.json, predict.py (image_program.py), answers.py and pixels.py;
 texts have labels.json, text.json, tokenizer.json, predict.py (text_program.py) and answers.py; an own task has none of
-them. Programs are copied byte for byte. numpy and a program are imported where they are needed: a stage that finds its
-work done reads this module too.
+them. Programs are copied byte for byte. numpy and the programs are imported inside functions: stages that reuse their
+output import this module too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
     """Write the files of the task's kind into a folder.
 
     Args:
-        folder: Where the graphs lie.
+        folder: Folder of the graphs.
         inputs: Of the export.
         signature: Of the model.
         model_name: Path of the graph that ships, below the folder.
@@ -129,11 +129,11 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
 
 def write_program(folder: Path, kind: str) -> None:
     """Copy the program of a kind into a folder."""
-    here = Path(__file__).parent
-    sources = {PROGRAM_NAME: here / "text_program.py", "answers.py": here / "answers.py"}
+    package = Path(__file__).parent
+    sources = {PROGRAM_NAME: package / "text_program.py", "answers.py": package / "answers.py"}
     if kind == "images":
-        pixels = here.parents[1] / "records" / "pixels.py"
-        sources |= {PROGRAM_NAME: here / "image_program.py", "pixels.py": pixels}
+        pixels = package.parents[1] / "records" / "pixels.py"
+        sources |= {PROGRAM_NAME: package / "image_program.py", "pixels.py": pixels}
     for name, source in sources.items():
         (folder / name).write_bytes(source.read_bytes())
 
@@ -148,7 +148,7 @@ def class_names(labels: Sequence[Any]) -> list[str]:
 
 
 def read_labels(folder: Path) -> list[str] | None:
-    """Return the names of the classes of an export, in the order of its outputs; None: it has no labels.json."""
+    """Return the names of the classes of an export, in the order of its outputs; None without labels.json."""
     path = folder / LABELS_NAME
     return class_names(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
@@ -165,7 +165,7 @@ def open_model(task: str, folder: Path) -> ImageModel | TextModel:
 
 
 def shards_uri_of(export_uri: str, document: ExportManifest) -> str:
-    """Return where the shards of an export lie: stages of a line lie side by side, their outputs named by fingerprint.
+    """Return the folder of an export's shards: LINE/shard/FINGERPRINT.
 
     Args:
         export_uri: Its folder.
@@ -179,7 +179,7 @@ def change_as_sharded(content: bytes, prepared: Prepared) -> tuple[bytes, bool]:
     """Return an image file as sharding stores it, and whether it is a JPEG that needed repair.
 
     Raises:
-        UndecodableImage: It is no image that sharding takes.
+        UndecodableImage: Sharding would reject the image.
     """
     from PIL import ImageColor
 
@@ -199,7 +199,7 @@ def change_as_sharded(content: bytes, prepared: Prepared) -> tuple[bytes, bool]:
 
 
 def read_inputs(files: ExportedFiles, rows: Sequence[int], size: int) -> Iterator[Arrays]:
-    """Yield model inputs of samples as the shards have them, decoded as in training.
+    """Yield model inputs of samples in the shards, decoded as in training.
 
     Args:
         files: The export.

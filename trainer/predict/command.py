@@ -1,12 +1,11 @@
-"""`shardline predict`: answers of a finished export to image files, texts or samples of an own task.
+"""`shardline predict`: predictions of a finished export for image files, texts or samples of an own task.
 
     python -m trainer.predict.command --folder URI [--config-json TEXT] [--top K] [-o FORMAT] [--lines FILE] [SAMPLE...]
 
-Every file that is used is compared with the manifest first, and the export's predict.py is not executed. On a machine
-with a GPU that the export has an engine for, and the package that built it, the engine answers; else the graph that
-ships, by ONNX Runtime on the CPU; stderr says which. Samples of an own task are prepared by the run's code, which
---config-json names. Exit codes as in contracts.errors; a sample that cannot be used ends the command with 2 after all
-others were answered.
+Every file is compared with the manifest before it is used, and the export's predict.py is not executed. The engine runs
+if the machine has its GPU and the package that built it; otherwise ONNX Runtime runs the shipped graph on the CPU.
+stderr has the runtime. Samples of an own task are prepared by the run's code, from --config-json. Exit codes are those
+of contracts.errors; with an unusable sample the exit code is 2, after all other samples are predicted.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 class CheckedFolder:
     """The files of a finished export, each compared with the manifest before it is used.
 
-    Use it as a context: files of a bucket are copied, and the copies are deleted at its end.
+    A context manager: files of a bucket are copied, and the copies are deleted at its end.
 
     Args:
         uri: Its folder.
@@ -76,10 +75,10 @@ class CheckedFolder:
         self._stack.close()
 
     def take(self, name: str) -> Path:
-        """Return the path of a file on this machine, which is as the manifest says.
+        """Return the local path of a file that agrees with the manifest.
 
         Raises:
-            DataError: It is not, or the manifest has no such file.
+            DataError: It does not agree, or the manifest has no such file.
         """
         entry = self._entries.get(name)
         if entry is None:
@@ -93,11 +92,11 @@ class CheckedFolder:
             raise self.damaged(damage)
         return path
 
-    def damaged(self, what: str) -> DataError:
-        """Return the error of an export that something is wrong with."""
+    def damaged(self, damage: str) -> DataError:
+        """Return the error of a damaged export."""
         return DataError(
-            f"the export in {storage.display(self.uri)} is damaged: {what}",
-            allowed="an export as its stage left it",
+            f"the export in {storage.display(self.uri)} is damaged: {damage}",
+            allowed="an unchanged export",
             todo="copy the whole folder again, or run the export stage again with --fresh",
         )
 
@@ -137,7 +136,7 @@ def _answer(folder: CheckedFolder, config: RunConfig | None, options: argparse.N
                 allowed="--top for a task of the tool: an own task has one answer per sample",
                 todo="leave it out",
             )
-        # Here: it imports torch.
+        # It imports torch.
         from trainer.predict.own_task import OwnModel
 
         model: Any = OwnModel.of(folder.uri, document, config)
@@ -150,9 +149,9 @@ def _answer(folder: CheckedFolder, config: RunConfig | None, options: argparse.N
         raise ConfigError("--lines", allowed="--lines for a model of texts", todo="name image files or their folders")
     if is_text and (name := text_program.find_file(options.samples)):
         raise ConfigError(
-            f"{name} is a file, and not a text",
+            f"{name} is a file, not a text",
             allowed="texts, or --lines FILE with one text per line",
-            todo=f"give --lines {name}",
+            todo=f"pass --lines {name}",
         )
     try:
         lines = [] if options.lines is None else text_program.read_lines(options.lines)
@@ -184,7 +183,7 @@ def _read(name: str) -> bytes:
 
 
 def _list_folder(path: str) -> list[str] | None:
-    """Return the files of a folder (of a bucket: a URI that ends with /), relative to it; None: it is none."""
+    """Return the files of a folder (of a bucket: a URI that ends with /), relative to it; None: it is no folder."""
     from trainer.predict import image_program
 
     if "://" not in path:
@@ -192,7 +191,7 @@ def _list_folder(path: str) -> list[str] | None:
     return [entry.name for entry in storage.list_objects(storage.normalise(path))] if path.endswith("/") else None
 
 
-# --- what runs the model ----------------------------------------------------------------------------------------------
+# --- runners ----------------------------------------------------------------------------------------------------------
 
 
 def open_runner(folder: CheckedFolder) -> tuple[Runner, str]:
@@ -204,22 +203,22 @@ def open_runner(folder: CheckedFolder) -> tuple[Runner, str]:
         return engine, description
     document, threads = folder.document, threads_per_rank(1)
     path = folder.take(document.served if document.engine is None else document.graph().name)
-    words = f"{path.name} by {graph_runtime()} on the CPU, {threads} threads ({description})"
-    return open_graph(path, threads=threads, precision=document.precision), words
+    description = f"{path.name} by {graph_runtime()} on the CPU, {threads} threads ({description})"
+    return open_graph(path, threads=threads, precision=document.precision), description
 
 
 def open_engine(folder: CheckedFolder) -> tuple[Runner | None, str]:
-    """Return a function that runs the engine for any batch, where its GPU is here, and its description.
+    """Return a function that runs the engine for any batch, and its description.
 
-    Elsewhere: None, and why.
+    Without the engine's GPU: None, and the reason.
     """
     entry, gpu = folder.document.engine, gpu_target()
     if entry is None:
         return None, "the export has no engine"
     if gpu != entry.target:
-        here = "no GPU" if gpu is None else f"a GPU of {gpu}"
-        return None, f"{here}, the engine is for {describe_target(entry.target)}"
-    # It imports numpy, and opening torch.
+        actual = "no GPU" if gpu is None else f"a GPU of {gpu}"
+        return None, f"{actual}, the engine is for {describe_target(entry.target)}"
+    # It imports numpy, and torch for opening an engine.
     from trainer.export import engine
 
     try:
@@ -230,7 +229,7 @@ def open_engine(folder: CheckedFolder) -> tuple[Runner | None, str]:
 
 
 def within_profile(run: Runner, largest: int) -> Runner:
-    """Return a runner for any number of samples, of one that takes `largest` at a time."""
+    """Return a runner for any number of samples from one for batches of up to `largest`."""
     from trainer.export.arrays import join_batches
 
     def run_parts(inputs: Mapping[str, Array]) -> Arrays:
@@ -244,6 +243,6 @@ def within_profile(run: Runner, largest: int) -> Runner:
 
 
 if __name__ == "__main__":
-    # End quietly where whoever reads the rows has seen enough (| head).
+    # End silently when the reader closes the pipe (| head).
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     run_process(main)

@@ -5,8 +5,8 @@
 PATH is an image file, or a folder: all images in and below it, but those that sharding ignores by name. A row per image
 has its path, its labels and their scores. Where an image has one class, these are the K likeliest (1) with their
 probabilities, the softmax of the model's outputs. Where it may have several (labels.json has thresholds), they are all
-classes whose score, the sigmoid, reaches their threshold; with --top the K highest. A file that cannot be used is named
-on stderr, all others are answered, and the exit code is 2.
+classes whose score, the sigmoid, reaches their threshold; with --top the K highest. Unusable files are
+named on stderr, and the exit code is then 2.
 
 Pillow is not as strict as training with damaged files, and refuses some JPEGs that sharding repaired: those with stray
 bytes, odd scan parameters or no end marker.
@@ -33,7 +33,7 @@ if TYPE_CHECKING or __package__:
     from trainer.predict import answers
     from trainer.predict.answers import Array, Row
 else:
-    # The shipped file, isolated (python -I): its folder is not searched, and no bytecode is to be written there.
+    # Shipped file: python -I does not search its folder, and bytecode must not be written there.
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     import answers
@@ -60,7 +60,7 @@ class Preprocessing:
     mean: list[float]
     std: list[float]
     background: str | None
-    """Colour that a transparent image is laid on; None: transparency is dropped."""
+    """Background colour of transparent images; None: transparency is dropped."""
     convert: list[str]
     """Changes of sharding: cmyk, depth, orientation."""
     resize: int | None
@@ -112,7 +112,7 @@ class ImageModel:
         return {settings.input: pixels.normalise(np.stack(images), settings.mean, settings.std)}
 
     def answer(self, outputs: Mapping[str, Array], top: int | None) -> list[Row | None]:
-        """Return labels and scores of each image of a batch, the highest first; None: outputs are no finite numbers."""
+        """Return labels and scores of each image of a batch, the highest first; None: outputs are not finite."""
         logits = outputs[self.preprocessing.output].astype(np.float64)
         scores = answers.softmax(logits) if self.thresholds is None else sigmoid(logits)
         rows: list[Row | None] = []
@@ -130,7 +130,7 @@ class ImageModel:
 
 
 def sigmoid(logits: Array) -> npt.NDArray[np.float64]:
-    """Map each logit to a probability of its own, without overflow; training uses this function too."""
+    """Map each logit to a probability, without overflow; training uses this function too."""
     powers: npt.NDArray[np.float64] = np.exp(-np.abs(logits.astype(np.float64)))
     return np.where(logits >= 0, 1.0, powers) / (1.0 + powers)
 
@@ -151,7 +151,7 @@ def main() -> int:
 
 
 def list_folder(path: str) -> list[str] | None:
-    """Return the files in and below a folder, relative to it; None: it is no folder."""
+    """Return the files below a folder, relative to it; None: it is no folder."""
     folder = Path(path)
     if not folder.is_dir():
         return None
@@ -159,14 +159,14 @@ def list_folder(path: str) -> list[str] | None:
 
 
 def find_images(paths: Sequence[str], list_folder: Callable[[str], list[str] | None] = list_folder) -> list[str]:
-    """Return files, and of folders the files that sharding takes, by name; say on stderr how many were left out."""
+    """Return files, and the sorted images in folders; stderr has the number of files ignored by name."""
     files: list[str] = []
     left_out = 0
     for path in paths:
         names = list_folder(path)
         images = [name for name in names or () if not any(map(_is_ignored, name.split("/")))]
         left_out += len(names or ()) - len(images)
-        # An empty folder is told as a file that cannot be read.
+        # An empty folder is reported as an unreadable file.
         files += [f"{path.rstrip('/')}/{name}" for name in sorted(images)] or [path]
     if left_out:
         sys.stderr.write(f"{left_out} files were left out by their names, as sharding does\n")

@@ -1,4 +1,4 @@
-"""An own task in `shardline predict`: its code prepares samples without labels, and answers for the model's outputs."""
+"""Own tasks in `shardline predict`: the task's code prepares unlabelled samples and converts outputs to answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnModel:
-    """An own task in the place of the files that tasks of the tool ship (image_program.ImageModel)."""
+    """Model interface of an own task, as image_program.ImageModel for built-in tasks."""
 
     task: Task
     config: RunConfig
@@ -38,7 +38,7 @@ class OwnModel:
     container: Container
     """What the network returns: tensor, tuple or dict."""
     prepared: Prepared | None
-    """What sharding does to files of the field; None: it stores them as they are."""
+    """Changes that sharding makes to files of the field; None: it stores them unchanged."""
 
     @classmethod
     def of(cls, export_uri: str, document: ExportManifest, config: RunConfig | None) -> OwnModel:
@@ -47,17 +47,17 @@ class OwnModel:
         Args:
             export_uri: Its folder.
             document: Its manifest.
-            config: Keys of the configuration of its run; None: not known.
+            config: Keys of the configuration of its run; None: unknown.
 
         Raises:
             ConfigError: There is no configuration of its run, or the task has no answers or no such field.
-            DataError: The shards' manifest is gone.
+            DataError: The shards have no manifest.
         """
         name = document.task
         if config is None or config.task.name != name:
             raise ConfigError(
                 f"the export is of task {name}, and the configuration of its run is not known",
-                allowed="a run whose export it is",
+                allowed="the run of this export",
                 todo="name the run in place of the folder of the export",
             )
         install_code(config.code)
@@ -74,7 +74,7 @@ class OwnModel:
         if field is None:
             raise ConfigError(
                 f"task {name} has no field of kind image, bytes or text",
-                allowed="such a field: files and texts are what the command gives to `prepare`",
+                allowed="such a field: the command passes files and texts to `prepare`",
                 todo="run the graph by onnxruntime, as the model card shows",
             )
         task.calibration = document.task_calibration
@@ -87,7 +87,7 @@ class OwnModel:
         return self.task.fields[self.field] == "text"
 
     def prepare(self, value: Any) -> Any:
-        """Prepare a sample without labels, of what a shard would have of it.
+        """Prepare a sample without labels from its stored form.
 
         Raises:
             ValueError: It cannot be used.
@@ -107,7 +107,7 @@ class OwnModel:
                 raise ValueError(f"prepare {message}") from error
             allowed = f"a method that takes a sample of {self.field} alone: read labels by `sample.get`"
             raise task_error(self.config, "prepare", message, allowed=allowed) from error
-        # Alone: a batch would not say which of its samples the model cannot take.
+        # A check of a whole batch would not name the sample.
         if misfit := find_misfit(self._to_model([prepared]), self.task.signature.inputs, {}):
             raise ValueError(misfit)
         return prepared

@@ -1,4 +1,4 @@
-"""The gate `program`: the shipped predict.py on source files, held against the fp32 graph on the trainer's inputs."""
+"""The gate `program`: the shipped predict.py on source files, compared with the fp32 graph on the trainer's inputs."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from trainer.export.arrays import Batches
 
 PROGRAM_SAMPLES = 64
-"""Samples of the test split that the program is tried with."""
+"""Samples of the test split that the program runs."""
 MAX_SCORE_DIFFERENCE = 1e-4
-"""Probabilities in float32 by other kernels were seen 1e-7 apart; a mean of pixels that is off by 0.05 of the range
-moves them by more than a thousandth."""
+"""Probabilities in float32 differ by 1e-7 between kernels; an error of 0.05 of the range in the mean of pixels changes
+them by more than 1e-3."""
 _PACKAGES = {"images": ("onnxruntime", "numpy", "Pillow"), "texts": ("onnxruntime", "numpy", "tokenizers")}
 _BATCH = 32
 # Bytes of a text that can be an argument of the program.
@@ -51,11 +51,11 @@ _LAST_CHARACTERS = 2000
 def judge_program(files: ExportedFiles, outputs: Batches) -> Gate:
     """Run the shipped program on source files, and compare it with torch on the trainer's inputs.
 
-    Whatever is wrong with pixels, tokens or names on that way shows here; parity, on tensors, sees none of it. It runs
-    code of the folder: only one whose checksums agree with its manifest is for it. For a process of its own.
+    It finds errors in pixels, tokens and names, which parity, on tensors, cannot. It runs code of the folder, so the
+    checksums must have been verified. To be called in its own process.
 
     Args:
-        files: An export of a task of the tool.
+        files: An export of a built-in task.
         outputs: torch's, for the gates' samples, in their order.
     """
     from trainer.export.arrays import join_batches
@@ -66,9 +66,9 @@ def judge_program(files: ExportedFiles, outputs: Batches) -> Gate:
 
 
 def judge_program_again(files: ExportedFiles, document: ExportManifest, work: Path) -> Gate:
-    """Run this package's own program on the files of a finished export; no code of the export runs.
+    """Run this package's program on the files of a finished export; no code of the export runs.
 
-    Its answers are held against the fp32 graph, and their mean score against that of the gate when it was made.
+    Its answers are compared with the fp32 graph, and their mean score with that of the export's gate.
     """
     from trainer.export.arrays import join_batches
     from trainer.export.engine import open_graph
@@ -84,13 +84,13 @@ def judge_program_again(files: ExportedFiles, document: ExportManifest, work: Pa
     run = open_graph(files.folder / files.graph, threads=threads_per_rank(1))
     (logits,) = join_batches(run(inputs) for inputs in read_inputs(files, rows, _BATCH)).values()
     gate = _try_program(replace(files, folder=folder), rows, logits)
-    then = next((gate.figures.get("mean_score") for gate in document.gates if gate.name == PROGRAM), None)
-    now = gate.figures["mean_score"]
-    if gate.status != "passed" or not isinstance(then, float) or not isinstance(now, float):
+    recorded = next((gate.figures.get("mean_score") for gate in document.gates if gate.name == PROGRAM), None)
+    actual = gate.figures["mean_score"]
+    if gate.status != "passed" or not isinstance(recorded, float) or not isinstance(actual, float):
         return gate
-    if abs(now - then) <= MAX_SCORE_DIFFERENCE:
+    if abs(actual - recorded) <= MAX_SCORE_DIFFERENCE:
         return gate
-    reason = f"the mean score is {now:.6f}, and was {then:.6f} when the export was made"
+    reason = f"the mean score is {actual:.6f}, and was {recorded:.6f} at export time"
     return gate.model_copy(update={"status": "failed", "reason": reason})
 
 
@@ -156,21 +156,21 @@ def _is_argument(text: str) -> bool:
 
 
 def _run_program(files: ExportedFiles, arguments: Sequence[str], work: Path) -> tuple[list[dict[str, Any]], str]:
-    """Return the program's answers, and why there are not all of them."""
+    """Return the program's answers, and the reason why some are missing."""
     if not arguments:
         return [], ""
     program = str(files.folder.resolve() / PROGRAM_NAME)
     command = [sys.executable, "-I", program, "--output=json", f"--model={files.graph}", "--", *arguments]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIME_LIMIT_S, check=False
         )
-        answers = [] if done.returncode else [json.loads(line) for line in done.stdout.splitlines()]
+        answers = [] if process.returncode else [json.loads(line) for line in process.stdout.splitlines()]
     except (subprocess.TimeoutExpired, ValueError) as error:
         return [], f"{PROGRAM_NAME}: {error}"
     if len(answers) != len(arguments):
-        message = done.stderr.decode(errors="replace").strip()[-_LAST_CHARACTERS:]
-        return [], f"{PROGRAM_NAME} ended with exit code {done.returncode}: {message}"
+        message = process.stderr.decode(errors="replace").strip()[-_LAST_CHARACTERS:]
+        return [], f"{PROGRAM_NAME} ended with exit code {process.returncode}: {message}"
     return answers, ""
 
 
@@ -179,7 +179,7 @@ def _compare(
 ) -> tuple[int, float]:
     """Return how many answers have other labels than the graph, and the largest difference of a score.
 
-    A label whose score is within `MAX_SCORE_DIFFERENCE` of its limit may be there or not.
+    A label with a score within `MAX_SCORE_DIFFERENCE` of its limit is optional.
     """
     import numpy as np
 
@@ -198,17 +198,17 @@ def _compare(
         required = {classes[place] for place in np.flatnonzero(scores >= limits + MAX_SCORE_DIFFERENCE)}
         allowed = {classes[place] for place in np.flatnonzero(scores >= limits - MAX_SCORE_DIFFERENCE)}
         other_labels += not required <= set(answer["labels"]) <= allowed
-        given = zip(answer["labels"], answer["scores"], strict=True)
-        differences += [abs(score - expected.get(label, np.inf)) for label, score in given]
+        predictions = zip(answer["labels"], answer["scores"], strict=True)
+        differences += [abs(score - expected.get(label, np.inf)) for label, score in predictions]
     return other_labels, float(max(differences))
 
 
 def _source_file(shards: ShardManifest, source: str | None, path: str | None, stored: bytes) -> bytes:
-    """Return the source's own file of a sample; `stored` where it is gone, or sharding makes another file of it now.
+    """Return the source file of a sample; `stored` if it was deleted, or no longer gives the same stored file.
 
     Args:
-        shards: They say what sharding does to an image.
-        source: Folder of the source; None: not known, or no image was changed.
+        shards: Manifest, with the changes that sharding makes to images.
+        source: Folder of the source; None: unknown, or no image was changed.
         path: Of the sample in the source.
         stored: The file in the shard.
     """
@@ -220,8 +220,8 @@ def _source_file(shards: ShardManifest, source: str | None, path: str | None, st
     if content is None or prepared is None:
         return stored
     try:
-        made, is_repaired = change_as_sharded(content, prepared)
+        changed, is_repaired = change_as_sharded(content, prepared)
     except UndecodableImage:
         return stored
-    # Not every reader takes a file that sharding has repaired.
-    return content if made == stored and not is_repaired else stored
+    # predict.py need not read a file that sharding had to repair.
+    return content if changed == stored and not is_repaired else stored

@@ -4,8 +4,8 @@
     python predict.py --lines FILE
 
 With --lines each line of a file is a text; - is standard input. A row per text has the text, its K likeliest labels (1)
-and their probabilities, the softmax of the model's outputs. A text that cannot be used is named on stderr, all others
-are answered, and the exit code is 2.
+and their probabilities, the softmax of the model's outputs. Unusable texts are named on stderr, and the
+exit code is then 2.
 
 It needs Python 3.10, numpy, tokenizers 0.20 and onnxruntime, and beside it answers.py, tokenizer.json, text.json,
 labels.json and the model that text.json names.
@@ -28,13 +28,13 @@ if TYPE_CHECKING or __package__:
     from trainer.predict import answers
     from trainer.predict.answers import Array, Row
 else:
-    # The shipped file, isolated (python -I): its folder is not searched, and no bytecode is to be written there.
+    # Shipped file: python -I does not search its folder, and bytecode must not be written there.
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     import answers
 
 HEADER = ("text", "labels", "scores")
-# Characters of a text that are tokenised for each token that is kept: ten million take half a minute.
+# Characters tokenised per token of the result; ten million characters take half a minute.
 _CHARACTERS_PER_TOKEN = 64
 
 
@@ -49,12 +49,12 @@ class TextSettings:
     tokens: str
     """Input of the identifiers of tokens."""
     mask: str
-    """Input that says which of them are text."""
+    """Input of the attention mask."""
     output: str
     max_length: int
     """Most tokens of a text, with those that the tokenizer adds."""
     padding: int
-    """Identifier of the token that fills up."""
+    """Identifier of the padding token."""
     multiple: int
     """Lengths of batches are multiples of it."""
 
@@ -93,7 +93,7 @@ class TextModel:
         return {self.settings.tokens: tokens, self.settings.mask: mask}
 
     def answer(self, outputs: Mapping[str, Array], top: int | None) -> list[Row | None]:
-        """Return labels and scores of each text of a batch, the highest first; None: outputs are no finite numbers."""
+        """Return labels and scores of each text of a batch, the highest first; None: outputs are not finite."""
         logits = outputs[self.settings.output].astype(np.float64)
         scores = answers.softmax(logits)
         chosen = np.argsort(-logits, axis=1, kind="stable")[:, : top or 1].tolist()
@@ -107,12 +107,12 @@ class TextModel:
 
 def open_tokenizer(content: str, max_length: int, padding: int, multiple: int) -> Any:
     """Return a tokenizer that cuts and pads as in training."""
-    # Its threads would be lost in a fork, whose first text would then wait for them.
+    # A forked process would wait for threads that a fork does not copy.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(content)
-    # A text that says "[SEP]" has these five characters: special tokens are the tokenizer's to add.
+    # "[SEP]" in a text is five characters; only the tokenizer adds special tokens.
     tokenizer.encode_special_tokens = True
     tokenizer.enable_truncation(max_length)
     tokenizer.enable_padding(pad_id=padding, pad_to_multiple_of=multiple)
@@ -130,7 +130,7 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> tuple[Array, Array]:
         padding = tokenizer.padding
         tokens = np.full((len(texts), padding["pad_to_multiple_of"]), padding["pad_id"], np.int64)
         mask = np.zeros_like(tokens)
-    # A text without tokens is one of padding: a network that looks at nothing answers with no number.
+    # A text without tokens has one padding token: attention over nothing gives NaN.
     mask[:, 0] = 1
     return tokens, mask
 
@@ -142,9 +142,9 @@ def main() -> int:
     parser.add_argument("--lines", metavar="FILE", help="a file with one text per line; - is stdin")
     options = parser.parse_args()
     if not options.texts and options.lines is None:
-        parser.error("no text was given: name some, or a file with --lines")
+        parser.error("no text: pass texts, or a file with --lines")
     if name := find_file(options.texts):
-        parser.error(f"{name} is a file, and not a text: give --lines {name} for one text per line")
+        parser.error(f"{name} is a file, not a text: pass --lines {name} for one text per line")
     try:
         texts = [*options.texts, *([] if options.lines is None else read_lines(options.lines))]
     except OSError as error:
@@ -159,7 +159,7 @@ def main() -> int:
 
 
 def find_file(texts: Sequence[str]) -> str | None:
-    """Return the first text that is the path of a file: its name is hardly what is asked about."""
+    """Return the first text that is the path of a file, most likely a missing --lines."""
     for text in texts:
         with suppress(OSError, ValueError):  # longer than a name may be; with a zero byte
             if Path(text).is_file():

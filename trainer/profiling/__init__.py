@@ -1,1 +1,1 @@
-"""The profiling run: measures how to cut the global batch and how to load it."""
+"""The profile stage: finds the fastest slot size and number of loader workers."""

@@ -1,7 +1,7 @@
 """Measurements of one rank: its loader alone, its steps alone, both together, and its peak memory.
 
-Steps are those of training (trainer/data/training_data.py, trainer/step.py), at a learning rate of 0. What the class
-calls together, all ranks call in the same order; the rest each rank does by itself.
+Steps are those of training (trainer/data/training_data.py, trainer/step.py), at a learning rate of 0. Methods marked
+"together" are called by all ranks in the same order; each rank calls the others independently.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from trainer.profiling.trace import LOADER, SLOT, UPDATE, annotate, record
 from trainer.step import Stepper
 from trainer.tasks.task import Mode
 
-# Windows of the loader alone and of steps alone; they are shorter than those end to end, which decide.
+# Windows of the loader alone and of steps alone; they are shorter than those end to end, which determine the choice.
 WINDOWS, PART_OF_WINDOW = 3, 0.5
-# Measurements begin at as many places of an epoch in turn, so that none finds in a cache what the last one read.
+# Measurements start at this many places of an epoch in turn, so that caches do not hold their samples.
 PLACES = 8
-# Sizes for which a network is compiled: beyond torch's own limit, 8, it would go on without compiling, silently.
+# Compiled sizes of a network: torch silently stops compiling at its default limit of 8.
 MAX_COMPILED = 64
-# Samples that are read for the tensors that stay on the device: enough for the allocator, little to decode.
+# Different samples in the resident batch; few, to decode quickly.
 RESIDENT_SAMPLES = 4
-# A slot that is too small for BatchNorm to train on, and large enough to make the optimizer's state.
+# Smallest slot that BatchNorm accepts; it creates the optimizer's state.
 SMALLEST_SLOT = 2
 # Optimizer steps of a trace, and their slots at most: a viewer opens no larger trace.
 TRACED_STEPS, MAX_TRACED_SLOTS = 4, 32
 
 
 class Bench:
-    """What one rank measures.
+    """Measurements of one rank.
 
     Args:
-        data: The samples; its configuration has epochs without end.
-        config: The configuration, with the part of the global batch that the measured machines have.
+        data: The samples, with practically unlimited epochs.
+        config: The configuration, with the measured machines' part of the global batch.
         rank: This process among its peers.
 
     Attributes:
         task: The task.
-        varies: Whether input sizes of the network vary: a size is tried on the longest samples that there may be.
-        in_lockstep: Whether a forward pass communicates, so that no rank can try a size alone.
+        varies: Whether input sizes of the network vary; memory is then tried with the largest inputs.
+        in_lockstep: Whether a forward pass communicates, so that all ranks must run it together.
     """
 
     def __init__(self, data: TrainingData, config: RunConfig, rank: Rank) -> None:
@@ -81,11 +81,11 @@ class Bench:
     # --- the loader alone ---------------------------------------------------------------------------------------------
 
     def load(self, settings: Settings) -> LoaderRate:
-        """Measure samples per second of the loader, by this rank, while the others do the same."""
+        """Measure samples per second of this rank's loader, at the same time as the other ranks."""
         window_s = self.config.profile.window_s * PART_OF_WINDOW
         rates = []
         with self._slots(settings) as (slots, _):
-            # Each loader process makes its first slot before any is there in time.
+            # Discards the first slot of each loader process.
             for _ in range(settings.num_workers + 1):
                 next(slots)
             for _ in range(WINDOWS):
@@ -99,15 +99,15 @@ class Bench:
     # --- steps alone --------------------------------------------------------------------------------------------------
 
     def try_size(self, slot_size: int) -> None:
-        """Run slots without the other ranks; where memory is short, this raises."""
+        """Run slots without the other ranks; raises when memory is exhausted."""
         slot = self._batch(slot_size, last=False)
-        # The second with the gradients of the first there, as in every slot but the first.
+        # The second runs with allocated gradients, as all slots of a step but the first.
         for _ in range(2):
             self.stepper.compute(slot, DataClock(self.rank.device), largest=self.varies, alone=True)
         self.stepper.drop_slots()
 
     def compute(self, slot_size: int) -> ComputeTime:
-        """Measure slots in the middle of a step and at its end, on tensors that are on the device; together."""
+        """Measure slots in the middle of a step and at its end, on resident tensors; together."""
         self._warm_up(slot_size)
         several = self._slots_per_rank(slot_size) > 1
         window_s = self.config.profile.window_s * PART_OF_WINDOW / 2
@@ -128,7 +128,7 @@ class Bench:
         return ComputeTime(median(middle_s or last_s), median(last_s), peak[0] if peak else None)
 
     def _time(self, work: Callable[[], object], number: int) -> float:
-        """Return seconds of one of `number` repetitions, the longest of all ranks, so that all go on alike."""
+        """Return the seconds per repetition, the maximum over ranks, so that all ranks continue with equal values."""
         self.synchronise()
         start = time.perf_counter()
         for _ in range(number):
@@ -161,7 +161,7 @@ class Bench:
                 counters, _ = steps.take(self._steps_of_window(settings))
             number = min(TRACED_STEPS, max(1, MAX_TRACED_SLOTS // settings.slots_per_rank))
             on_gpu = self.rank.device.type == "cuda"
-            record(path, steps.take_one, steps=number, rank=self.rank.rank, cuda=on_gpu)
+            record(path, steps.step, steps=number, rank=self.rank.rank, cuda=on_gpu)
         return replace(
             counters,
             flops_per_sample=flops,
@@ -170,10 +170,10 @@ class Bench:
         )
 
     def _count_flops(self, slot_size: int) -> float | None:
-        """Return operations of a sample, forward and backward; None where they cannot be counted."""
+        """Return operations of a sample, forward and backward; None if they cannot be counted."""
         inputs, samples = example_inputs(self.task, SMALLEST_SLOT, self.rank.device), SMALLEST_SLOT
         if self.varies:
-            # The example is as long as engines are tuned for; texts of the shards may have a tenth of it.
+            # The example has the length of engines; texts in the shards may be much shorter.
             batch = self.task.to_model(self._batch(slot_size, last=False).batch, self._mode)
             inputs, samples = tuple(batch[name] for name in self.task.signature.inputs), slot_size
         learns = {name: parameter.requires_grad for name, parameter in self.stepper.model.named_parameters()}
@@ -182,50 +182,50 @@ class Bench:
 
     @contextmanager
     def _steps(self, settings: Settings) -> Iterator[_Steps]:
-        """Give steps on a fresh loader, past its start."""
-        # Before the loader starts: what it prepares meanwhile would make the window look fast.
+        """Yield steps on a fresh loader, after its start-up."""
+        # Before the loader starts: slots prefetched during the warm-up would inflate the rate.
         self._warm_up(settings.slot_size)
-        # Of the rank that has fewest, since all take as many steps.
+        # Of the rank with the fewest slots, since all ranks take the same number of steps.
         slots_of_step = max(1, self.config.train.global_batch_size // settings.slot_size // self.rank.ranks)
         with self._slots(settings) as (slots, clock):
             steps = _Steps(self, slots, clock)
-            # Each loader process makes its first slot before any is there in time.
+            # Discards the first slot of each loader process.
             for _ in range(1 + settings.num_workers // slots_of_step):
-                steps.take_one()
+                steps.step()
             if settings not in self._step_s:
-                # Loader processes deliver in bursts: of as many slots as there are processes.
+                # Loader processes deliver slots in bursts, one slot per process.
                 number = max(1, settings.num_workers // slots_of_step)
-                self._step_s[settings] = self._time(steps.take_one, number)
+                self._step_s[settings] = self._time(steps.step, number)
             yield steps
 
     @contextmanager
     def _slots(self, settings: Settings) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
-        """Give a fresh loader's slots, as training reads them; its processes end with the block."""
+        """Yield a fresh loader's slots, read as in training; its processes end with the context."""
         layout = BatchLayout(settings.slot_size, settings.num_workers, "", self._prefetch_factor)
         self._data.choose_order(layout, None)
         ahead = self._data.prefetcher(self._position)
         loaded = self._data.slots(self._position, ahead)
         clock = DataClock(self.rank.device, waits=True)
         try:
-            # The clock within the copying: there the host may wait for the GPU's computing, which is no wait for data.
+            # The clock excludes the copy, in which the host may wait for the GPU's computation.
             timed = clock.slots(_annotated(loaded, self._position, ahead))
             yield to_device(timed, self.rank.device, clock), clock
         finally:
-            # The processes of a loader end with its iterator: two sets of them would disturb what comes next.
+            # Ends the loader's processes, which would disturb the next measurement.
             if isinstance(loaded, Generator):
                 loaded.close()
             ahead.close()
             gc.collect()
 
     def move_to(self, number: int) -> None:
-        """Let the measurement of this number begin at another place of the epoch than the one before."""
+        """Set the place in the epoch at which measurement `number` starts."""
         batch, steps = self.config.train.global_batch_size, self._data.steps_per_epoch
         self._position = number % PLACES * steps // PLACES * batch
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Build the network, if it is not there; together."""
+        """Build the network, unless it exists; together."""
         assert self.stepper
 
     @property
@@ -237,13 +237,13 @@ class Bench:
             if self.numerics.compile:
                 torch._dynamo.config.recompile_limit = MAX_COMPILED
             else:
-                # Compiled, it would be for a size that nobody trains with.
+                # Not with compile: this size is not used for training.
                 self._stepper.warm_up(SMALLEST_SLOT)
                 self._step(self._batch(SMALLEST_SLOT, last=True))
         return self._stepper
 
     def rebuild(self) -> None:
-        """Build the network again: an error has left it in some state; together."""
+        """Discard the network, which an error left in an unknown state."""
         self._stepper = self._resident = None
         self._warm.clear()
         if self.numerics.compile:
@@ -274,21 +274,21 @@ class Bench:
             self.stepper.compute(slot, clock or DataClock(self.rank.device))
 
     def update(self) -> None:
-        """Take an optimizer step; parameters stay as they are, so that nothing diverges on the same few samples."""
+        """Take an optimizer step with learning rate 0, so that nothing diverges on the same few samples."""
         with annotate(UPDATE):
             self.stepper.update(0, 0.0)
 
     def _batch(self, slot_size: int, *, last: bool) -> SlotBatch:
-        """Return a slot of real samples on the device, a few of them over and over."""
+        """Return a slot on the device that repeats a few real samples."""
         if self._resident is None or len(self._resident.request.samples) != slot_size:
-            # One size at a time: of the largest one more than one may not fit.
+            # Frees the old batch first: two large ones may not fit into memory.
             self._resident = None
             self._resident = self._make_batch(slot_size)
         return replace(self._resident, request=replace(self._resident.request, last_of_step=last))
 
     def _make_batch(self, slot_size: int) -> SlotBatch:
         dataset = self._data.dataset
-        # A slot is as long as its longest sample: of a few it would be shorter than in training.
+        # A slot is padded to its longest sample; a few samples would make it shorter than in training.
         most = slot_size if self.varies else RESIDENT_SAMPLES
         places = tuple(range(min(most, slot_size, len(dataset.reader))))
         prepared, _ = dataset.prepare(SlotRequest.of(places))
@@ -309,7 +309,7 @@ class Bench:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def memory_limit_bytes(self) -> int | None:
-        """Return the memory that this rank may take of its GPU: what is free and its own; None without a GPU."""
+        """Return the memory of the GPU available to this rank: free, or reserved by it; None without a GPU."""
         if self.rank.device.type != "cuda":
             return None
         unused, _ = torch.cuda.mem_get_info(self.rank.device)
@@ -319,7 +319,7 @@ class Bench:
     def _peak_memory(self) -> Iterator[list[int]]:
         """Measure the peak of the block, in bytes: of the allocator on a GPU, else of resident memory on Linux.
 
-        It is the one entry of the list that is given, once the block has ended; no entry: it cannot be measured.
+        The list has the peak as its only entry after the block; it is empty if the peak cannot be measured.
         """
         peak: list[int] = []
         gc.collect()
@@ -331,22 +331,22 @@ class Bench:
             peak.append(torch.cuda.max_memory_allocated(self.rank.device))
             return
         with suppress(OSError):
-            # 5 resets VmHWM to what is resident now (proc_pid_clear_refs(5)).
+            # 5 resets VmHWM to the current resident size (proc_pid_clear_refs(5)).
             Path("/proc/self/clear_refs").write_text("5")
         yield peak
         with suppress(OSError):
             lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-            peak += [int(words[1]) * 1024 for words in lines if words[0] == "VmHWM:"]
+            peak += [int(entry[1]) * 1024 for entry in lines if entry[0] == "VmHWM:"]
 
 
 class _Steps:
-    """Optimizer steps on the slots of a loader; all ranks take equally many."""
+    """Optimizer steps on the slots of a loader; all ranks take the same number."""
 
     def __init__(self, bench: Bench, slots: Iterator[SlotBatch], clock: DataClock) -> None:
         self._bench, self._slots, self._clock = bench, slots, clock
         self._all_samples = self._samples = self._units = 0
 
-    def take_one(self) -> None:
+    def step(self) -> None:
         """Take an optimizer step."""
         last = False
         while not last:
@@ -366,7 +366,7 @@ class _Steps:
         self._clock.restart()
         self._all_samples = self._samples = self._units = 0
         for _ in range(number):
-            self.take_one()
+            self.step()
         self._bench.synchronise()
         data, unit = self._clock.take(), self._bench.task.unit
         rate = self._all_samples / self._bench.rank.ranks / data.wall_s
@@ -376,7 +376,7 @@ class _Steps:
 
 
 def _annotated(slots: Iterator[SlotBatch], position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:
-    """Yield slots: the wait for each is marked in a trace, and what reads ahead learns the position."""
+    """Yield slots, annotating the wait for each in traces, and advance the prefetcher."""
     while True:
         with annotate(LOADER):
             slot = next(slots)

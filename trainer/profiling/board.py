@@ -1,7 +1,7 @@
 """TensorBoard's files of a profile report: scalars, and a row of the HParams plugin for each measured configuration.
 
-Every configuration is a run of its own, in a folder: the plugin tells them apart by it. What was not measured is left
-out, never 0. TensorBoard's own modules write the files; they need no torch and take a second to load.
+Each configuration is a run in its own folder, as the plugin requires. Values that were not measured are left out, never
+0. TensorBoard's modules write the files; they need no torch and take a second to load.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _write(folder: Path, scalars: list[Scalar], *summaries: Summary) -> None:
     for name, step, value in scalars:
         if value is not None and math.isfinite(value):
             events.append(Event(step=step, summary=Summary(value=[Summary.Value(tag=name, simple_value=value)])))
-    # TensorBoard wants `tfevents` in the name; its own writer would add the name of this machine.
+    # TensorBoard requires `tfevents` in the name; its own writer would add the host name.
     with (folder / "events.out.tfevents.0000000000.profile").open("wb") as stream:
         writer = RecordWriter(stream)
         for event in events:

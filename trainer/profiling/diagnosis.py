@@ -1,6 +1,6 @@
 """Diagnosis of the chosen settings: indicators from counters and traces, and six rules on them (docs/profiling.md).
 
-A rule fires on measured values only, and states the largest share of the step's time that its change could save.
+A rule fires on measured values only, and gives an upper bound of the step time that its change could save.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from trainer.profiling.trace import COPY_KERNEL, COPY_OPERATORS
 
 # Targets of the reference document: GPU busy above 80 %, data time below 20 %.
 BUSY_TARGET, DATA_TIME_TARGET = 0.80, 0.20
-# Launching a kernel takes the host 5 to 10 us: kernels shorter than twice that leave the GPU waiting for the host.
+# The host takes 5 to 10 us to launch a kernel; the GPU waits for the host if kernels are shorter than twice that.
 SMALL_KERNEL_US = 20.0
 COPY_KERNELS, EXPOSED_COPIES = 0.10, 0.05
 MEMORY_TARGET = 0.92
 EXCHANGE_TARGET = 0.15
 MFU_TARGET, MFU_AT_BUSY = 0.25, 0.90
-# Share of kernel time on tensor cores below which layout and element-wise kernels are worth a look.
+# Share of kernel time on tensor cores below which layout and element-wise kernels should be checked.
 TENSOR_CORES = 0.50
 
 
@@ -48,19 +48,19 @@ class Case:
 
     @property
     def may_compile(self) -> bool:
-        """Whether train.compile=on is advice."""
+        """Whether to recommend train.compile=on."""
         train = self.config.train
         return self.device.compiles and train.compile != "on" and train.activation_checkpointing != "whole"
 
     @property
     def may_change_layout(self) -> bool:
-        """Whether train.channels_last=true is advice."""
+        """Whether to recommend train.channels_last=true."""
         channels_last = self.config.train.channels_last
         return self.device.has_layout and not (default_channels_last() if channels_last == "auto" else channels_last)
 
 
 class Diagnosis(NamedTuple):
-    """Evidence, changes, and the largest share of the step's time that they could save; None: no matter of time."""
+    """Evidence, changes, and the largest share of the step's time that they could save; None: it saves no time."""
 
     evidence: list[str]
     changes: list[str]
@@ -88,8 +88,8 @@ def diagnose(
         loader: Measurements of the loader alone, for evidence.
         compute: Measurements of steps alone, for evidence.
     """
-    # The rank that the others wait for waits least itself.
-    summary = min(summaries, key=lambda one: (sum(one.exchanges_s), one.rank), default=None)
+    # The slowest rank, which waits least for the others.
+    summary = min(summaries, key=lambda entry: (sum(entry.exchanges_s), entry.rank), default=None)
     indicators = _indicators(config, device, counters, summary, _exchange_fraction(summaries))
     case = Case(config, choice, device, indicators, summary, loader, compute)
     findings = [
@@ -114,11 +114,11 @@ def _indicators(
     summary: TraceSummary | None,
     communication_fraction: float | None,
 ) -> Indicators:
-    """Return the indicators: of the slowest or fullest rank where a step waits for it."""
+    """Return the indicators; where ranks differ, those of the slowest rank or of the one with the least memory."""
     rate = min(each.samples_per_s for each in counters)
     data_time = max(each.data_time_fraction for each in counters)
     if summary is not None and summary.device == "gpu" and summary.step_s > 0:
-        # The host may wait in next() while the GPU still computes, and nothing is lost.
+        # Waiting in next() costs nothing while the GPU still computes.
         data_time = summary.breakdown_s.get("loader", 0.0) / summary.step_s
     flops, peak = counters[0].flops_per_sample, _peak(device, _precision(config))
     traced = (
@@ -139,15 +139,15 @@ def _indicators(
 
 
 def _exchange_fraction(summaries: Sequence[TraceSummary]) -> float | None:
-    """Return the share of a step that exchange takes without waiting for other ranks; None: of one rank.
+    """Return the share of a step that exchange takes without waiting for other ranks; None for one rank.
 
-    In each step the rank that comes last waits for nobody, so the shortest time of all ranks is the exchange itself;
-    which rank that is may change. The median over steps leaves out those that another program made long.
+    In each step the last rank does not wait, so the shortest time over ranks is that of the exchange itself. The median
+    over steps ignores steps that another program slowed down.
     """
     if len(summaries) < 2:
         return None
-    exchanges_s: list[float] = [min(times) for times in zip(*(one.exchanges_s for one in summaries), strict=False)]
-    return min(1.0, median(exchanges_s) / median(one.step_s for one in summaries)) if exchanges_s else None
+    exchanges_s: list[float] = [min(times) for times in zip(*(entry.exchanges_s for entry in summaries), strict=False)]
+    return min(1.0, median(exchanges_s) / median(entry.step_s for entry in summaries)) if exchanges_s else None
 
 
 def _precision(config: RunConfig) -> Precision:

@@ -1,8 +1,8 @@
 """Floating point operations of a model's forward and backward pass, and the peaks of GPUs, for the MFU.
 
 Operations are counted on shapes, by torch.utils.flop_counter: those of matrix products, convolutions and attention, a
-multiplication and an addition each. The model is built anew on the meta device, without torch.compile, activation
-checkpointing and parallelism, whose operations are not the model's. Frozen layers count as far as they are computed.
+multiplication and an addition each. A separate copy of the model is built on the meta device, without
+torch.compile, activation checkpointing and parallelism. Computed operations of frozen layers are included.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def count_flops(
     """Return the operations of one forward and backward pass in training mode.
 
     Args:
-        build: Builds the model; called again for the CPU where the pass fails on the meta device.
+        build: Builds the model; called again for the CPU if the pass fails on the meta device.
         inputs: Inputs of the model, on any device.
-        learns: By parameter, whether it has a gradient; default: yes.
+        learns: Whether a parameter has a gradient, by name (default: yes).
 
     Returns:
-        None where the operations cannot be counted: the model has recurrent layers, which torch's counter does not see
-        on every device, or fails on both devices.
+        None if operations cannot be counted: torch's counter does not count recurrent layers on every device, or the
+        model fails on both devices.
     """
-    # The stage, which needs the peaks alone, imports no torch.
+    # The profile stage uses only the peaks, without torch.
     import torch
 
     from trainer.model.trial import random_state_kept
@@ -79,7 +79,7 @@ def _convolution_backward(gradient: Shape, images: Shape, weight: Shape, *more: 
 
 
 # Dense TFLOP/s in fp32, tf32, bf16, fp16 of the GPUs that Google Cloud rents, by NVIDIA's data sheets (where a sheet
-# gives tensor cores "with sparsity", half of it). The first pattern that matches the driver's name counts.
+# gives tensor cores "with sparsity", half of it). The first pattern that matches the driver's name applies.
 _PEAKS: tuple[tuple[str, tuple[float | None, float | None, float | None, float | None]], ...] = (
     (r"\bP4\b", (5.5, None, None, None)),
     (r"P100-PCIE", (9.3, None, None, 18.7)),
@@ -98,7 +98,7 @@ def peak_flops(gpu_name: str | None, precision: Precision) -> float | None:
     """Return the peak FLOP/s of a GPU; None where no data sheet gives it.
 
     Args:
-        gpu_name: Name by torch.cuda.get_device_name; of a MIG slice there is no peak.
+        gpu_name: Name by torch.cuda.get_device_name; MIG slices have no peak.
         precision: Precision of matrix products; a GPU without TF32 computes such products in fp32.
     """
     if gpu_name is None or "MIG" in gpu_name:

@@ -3,15 +3,15 @@
 The training's launcher starts them (trainer/launch). Rank 0 (worker.py) runs the search and appends what it measures to
 results.jsonl, a line of JSON per record:
 
-    began_at, measurement_limit_s  the budget begins, on the clock of time.monotonic; all at_s count from here
+    began_at, measurement_limit_s  start of the budget on the clock of time.monotonic; at_s is relative to it
     at_s, device                   the ranks have started
-    at_s, command, limit_s         a measurement begins, and what it may take
+    at_s, command, limit_s         a measurement starts, with its time limit
     at_s, answer, kind             its result
     done, total, message           progress
     counters                       of the traced ranks
 
-Ranks that start again replay the answers: only the measurement that was under way is lost, and counts as failed. The
-result is the search once more over the same file, so a run that ends early has what was measured by then.
+Restarted ranks replay the answers: only the measurement in progress is lost, and counts as failed. The result is
+that of the search over the same file, so a run that ends early has a result from the answers so far.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from trainer.profiling.search import (
 RESULTS_NAME, TRACE_FOLDER, FINISHED_NAME = "results.jsonl", "traces", "finished"
 RANK_MODULE = "trainer.profiling.worker"
 MAX_STARTS = 4
-"""The first one and three restarts."""
+"""One start and three restarts."""
 MEASUREMENT_LIMIT_S = 120.0
-"""Seconds after which a measurement without an answer hangs; half of the remaining budget, where that is less, so that
-one hang leaves time for other settings."""
+"""Timeout of a measurement in seconds, at most half of the remaining budget, so that a hang leaves time for other
+settings."""
 COMPILE_PATIENCE = 3
-"""Factor on that limit where the network is compiled, anew for each slot size."""
-# Share of the budget that is kept for traces and the report at most; usually as long as the start took.
+"""Factor on that limit for compiled networks, which compile for each slot size."""
+# Largest share of the budget reserved for traces and the report, which take about as long as the start.
 MOST_RESERVED = 0.25
 _OVER = "ProfilingOver"
 
@@ -69,7 +69,7 @@ _ANSWERS = {kind.__name__: TypeAdapter[Answer](kind) for kind in (LoaderRate, Co
 
 
 class Command(Document):
-    """A measurement, made by all ranks in lockstep."""
+    """A measurement by all ranks in lockstep."""
 
     name: Literal["load", "compute", "window", "trace"]
     settings: Settings
@@ -77,7 +77,7 @@ class Command(Document):
 
 @dataclass(frozen=True)
 class Device:
-    """Device of the ranks, and properties of the network and the data that decide what may be tried."""
+    """Device of the ranks, and properties of the network and the data that limit the settings."""
 
     kind: Literal["cpu", "cuda"]
     name: str
@@ -113,9 +113,9 @@ class Measurement:
     """Outcome of a profiling run."""
 
     wall_s: float
-    """Seconds from the start of the ranks."""
+    """Seconds since the start of the ranks."""
     result: Result | None = None
-    """None: the budget ended before the ranks had started."""
+    """None: the budget ended before the ranks started."""
     device: Device | None = None
     counters: list[Counters] = field(default_factory=list)
     """Of the chosen settings, by rank; empty: nothing was traced."""
@@ -123,7 +123,7 @@ class Measurement:
 
 
 def find_machines(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes:
-    """Return this machine among those that measure together; alone where the environment names no others.
+    """Return the machines that measure together; only this one if the environment names no others.
 
     Raises:
         ConfigError: The environment contradicts itself or the configuration.
@@ -145,7 +145,7 @@ def append_answer(path: Path, at_s: float, answer: Answer) -> None:
 
 
 class RecordedProbe:
-    """A `Probe` (search.py) that takes answers from results.jsonl as long as there are any.
+    """A `Probe` (search.py) that replays the answers of results.jsonl, and then measures.
 
     Args:
         path: The file.
@@ -159,7 +159,7 @@ class RecordedProbe:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether the next answer is in the file."""
+        """Whether the file has the next answer."""
         self._records += (record for record in self._reader.poll() if "answer" in record or "device" in record)
         return any("answer" in record for record in self._records)
 
@@ -189,7 +189,7 @@ class RecordedProbe:
         return answer
 
     def run(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
-        """Measure both together, in turn, each window on a fresh loader; a failure keeps what was measured before."""
+        """Measure both together, in turn, each window on a fresh loader; failed settings have no windows."""
         windows: list[list[JointRate]] = [[] for _ in settings]
         failed: dict[int, Failed] = {}
         for number in [*range(len(settings))] * rounds:
@@ -206,7 +206,7 @@ class RecordedProbe:
 
 
 def join_rates(rates: Sequence[JointRate]) -> JointRate:
-    """Return windows of the same settings as one rate."""
+    """Join windows of the same settings to one rate."""
     units = {name: fmean(rate.units_per_sample[name] for rate in rates) for name in rates[0].units_per_sample}
     waiting = fmean(rate.data_time_fraction for rate in rates)
     return JointRate(tuple(value for rate in rates for value in rate.windows), waiting, units)
@@ -219,7 +219,7 @@ def run_search(
     probe: RecordedProbe,
     report_progress: ReportProgress = lambda done, total, message: None,
 ) -> Result:
-    """Search by a probe, within the part of the budget that traces and the report leave."""
+    """Search by a probe, within the budget less the reserve for traces and the report."""
     budget_s, train = config.profile.budget_s, config.train
     samples = train.epochs * device.samples
     if train.max_steps is not None:
@@ -244,7 +244,7 @@ def run_search(
 
 @dataclass
 class RankRunner(Launcher):
-    """The launcher of a profiling run; on the first machine it watches results.jsonl and counts the starts."""
+    """The launcher of a profiling run; on the first machine it reads results.jsonl and counts the starts."""
 
     stage: Stage = field(kw_only=True)
 
@@ -257,13 +257,13 @@ class RankRunner(Launcher):
         self._start_s = 0.0
         """Duration of the first start."""
         self._on_gpu = False
-        self._under_way: dict[str, Any] = {}
+        self._measurement: dict[str, Any] = {}
         self._overdue: Failed | None = None
         self.starts = 0
         self.reason = ""
-        """Why the last start ended."""
+        """Reason of the end of the last start."""
         self.ended = ""
-        """Why there is no further start."""
+        """Reason why there is no further start."""
 
     @property
     def now_s(self) -> float:
@@ -271,7 +271,7 @@ class RankRunner(Launcher):
         return time.monotonic() - self._began_at
 
     def is_finished(self) -> bool:
-        """Return whether the ranks of this machine have measured to the end."""
+        """Return whether the ranks of this machine have finished all measurements."""
         return (self.path.parent / FINISHED_NAME).exists()
 
     def counter(self) -> RankRunner:
@@ -279,7 +279,7 @@ class RankRunner(Launcher):
         return self
 
     def begin(self, end: ErrorDocument | None) -> ErrorDocument | None:
-        """Count a start that is about to be made; return an error that ends the run where it must not be."""
+        """Count the next start; return an error that ends the run if there must be no further start."""
         if not self.path.exists():
             self._began_at = time.monotonic()
             patience = COMPILE_PATIENCE if self.stage.config.train.compile == "on" else 1
@@ -288,9 +288,9 @@ class RankRunner(Launcher):
             self._read_records()
             failed = self._overdue or _describe_crash(end, on_gpu=self._on_gpu)
             self.reason = f"{failed.outcome}: {failed.reason}"
-            if self._under_way:
+            if self._measurement:
                 append_answer(self.path, self.now_s, failed)
-        self._under_way, self._overdue = {}, None
+        self._measurement, self._overdue = {}, None
         if self.now_s + self._start_s >= self.budget_s:
             self.ended = f"profile.budget_s {self.budget_s:g} is over"
         elif self.starts == MAX_STARTS:
@@ -301,28 +301,28 @@ class RankRunner(Launcher):
         return None
 
     def told_to_stop(self) -> None:
-        """Take the last start out of the count: a machine was taken away, and the settings are not to blame."""
+        """Do not count the last start: a machine was preempted, which is no fault of the settings."""
         self.starts -= 1
         self._read_records()
-        self._under_way = {}
+        self._measurement = {}
 
     def is_overdue(self) -> bool:
-        """Return whether a measurement takes longer than it may."""
+        """Return whether a measurement has exceeded its time limit."""
         if self.assignment.node_rank:
             return False
         self._read_records()
-        limit_s = self._under_way["at_s"] + self._under_way["limit_s"] if self._under_way else self.budget_s
+        limit_s = self._measurement["at_s"] + self._measurement["limit_s"] if self._measurement else self.budget_s
         if self._overdue is None and self.now_s > limit_s:
-            # A sum of seconds is no exact number.
+            # Tolerates rounding of sums.
             outcome: Literal["budget", "hung"] = "budget" if limit_s >= self.budget_s - 0.01 else "hung"
-            self._overdue = Failed(outcome, f"no answer within {self._under_way.get('limit_s', limit_s):.3g} s")
+            self._overdue = Failed(outcome, f"no answer within {self._measurement.get('limit_s', limit_s):.3g} s")
         return self._overdue is not None
 
     def _read_records(self) -> None:
-        """Take in what rank 0 has written since."""
+        """Read the new records of rank 0."""
         for record in self._reader.poll():
             if "command" in record or "answer" in record:
-                self._under_way = record if "command" in record else {}
+                self._measurement = record if "command" in record else {}
             elif "device" in record and not self._start_s:
                 self._start_s, self._on_gpu = record["at_s"], record["device"]["kind"] == "cuda"
                 self.stage.ready()
@@ -334,16 +334,16 @@ def _describe_crash(end: ErrorDocument, *, on_gpu: bool) -> Failed:
     if end.kind == "out of memory":
         return Failed("out of memory", end.message)
     if "SIGKILL" in end.message:
-        # Slots fill the memory of the device; on a GPU the host's is filled by the loader or by another program.
+        # Slots fill the device's memory; on a GPU host, the loader or another program fills the host's memory.
         outcome: Literal["crashed", "out of memory"] = "crashed" if on_gpu else "out of memory"
-        return Failed(outcome, f"{end.message}; the kernel does that when the host's memory runs out")
+        return Failed(outcome, f"{end.message}; the kernel sends it when the host's memory runs out")
     return Failed("crashed", end.message)
 
 
 def measure(
     stage: Stage, output: Output, *, shards: str, nodes: Nodes, ranks: int, threads: int, scratch: Path
 ) -> Measurement | None:
-    """Start the ranks of this machine and measure; return the outcome, None on machines beside the first.
+    """Start the ranks of this machine and measure; return the outcome; None on all machines but the first.
 
     Traces are left in `scratch/traces`.
 
@@ -351,16 +351,16 @@ def measure(
         stage: The profile stage.
         output: Its folder, shared by all machines.
         shards: URI of the shards.
-        nodes: This machine among those that measure.
+        nodes: The machines that measure, and the number of this one.
         ranks: Training processes of this machine.
         threads: Intra-op threads of each.
         scratch: An empty folder of this machine.
 
     Raises:
         ConfigError: The ranks cannot start.
-        ToldError: A rank met an error of the user's: damaged data, a model that cannot be built.
+        ToldError: A rank failed with a user error: damaged data, a model that cannot be built.
         Preempted: This machine was told to stop.
-        TryAgain: Another machine did not come, or did not come back.
+        TryAgain: Another machine did not join or rejoin.
     """
     assignment = Assignment(
         config=stage.config.model_dump(mode="json"),
@@ -387,7 +387,7 @@ def measure(
 
 
 def _read_measurement(runner: RankRunner) -> Measurement:
-    """Return the outcome of the records; what the search would measure beyond them is left out."""
+    """Return the outcome of the recorded answers, without further measurements."""
     records = list(EventReader(runner.path).poll())
     described = next((record["device"] for record in records if "device" in record), None)
     if described is None:
@@ -396,7 +396,7 @@ def _read_measurement(runner: RankRunner) -> Measurement:
         raise ConfigError(
             f"the profiling run could not start: {runner.reason}",
             allowed="a network that trains slots of two samples on this machine",
-            todo="correct what the reason names; the output of the ranks is shown above",
+            todo="fix the reason; the output of the ranks is above",
         )
     device = Device(**described)
     failed = Failed("budget", runner.ended or "the ranks have ended")
@@ -405,13 +405,13 @@ def _read_measurement(runner: RankRunner) -> Measurement:
     counters = [Counters(**each) for record in records for each in record.get("counters", ())]
     warnings = []
     if not counters and result.choice.measured:
-        reason = _why_untraced(records) or f"profile.budget_s {runner.budget_s:g} left no time; to do: raise it"
-        warnings.append(f"the chosen settings were not traced, which would say what is slow: {reason}")
+        reason = _trace_failure(records) or f"profile.budget_s {runner.budget_s:g} left no time; to do: raise it"
+        warnings.append(f"the chosen settings were not traced, so the diagnosis is missing: {reason}")
     return Measurement(runner.now_s, result, device, counters, warnings)
 
 
-def _why_untraced(records: Sequence[dict[str, Any]]) -> str:
-    """Return how the trace failed, which is the last measurement; empty: it was not begun."""
+def _trace_failure(records: Sequence[dict[str, Any]]) -> str:
+    """Return the failure of the trace, the last measurement; empty if it was not started."""
     name, reason = "", ""
     for record in records:
         if "command" in record:

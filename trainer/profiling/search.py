@@ -1,8 +1,8 @@
-"""The search for slot size and loader workers: what is measured, in which order, and what is chosen.
+"""The search for slot size and loader workers: order of measurements, and choice.
 
-It imports no torch and knows no processes: a Probe measures (worker.py on real ranks, a simulator in the tests). The
-search is deterministic in the probe's answers, so that a restarted profiling run that replays them goes the same way.
-All rates are samples per second of one rank, the slowest: the others wait for it in each step.
+It imports no torch and starts no processes: a Probe measures (worker.py on real ranks, a simulator in the tests). The
+search is deterministic in the probe's answers, so that a restarted profiling run can replay them. All rates are samples
+per second of the slowest rank, for which the others wait in each step.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from contracts.errors import ConfigError
 from trainer.launch.choices import BatchLayout, choose_batch_layout, even_share
 
 TOLERANCE = 0.03
-"""Rates that differ by less count as equal: windows of an idle machine spread by about as much."""
+"""Rates within this relative difference are equal: windows on an idle machine vary by about as much."""
 LOADER_GAIN = 0.05
-"""Least gain of the loader by more workers for which still more are tried."""
+"""Smallest gain of the loader by more workers at which still more are tried."""
 LOADER_MARGIN = 1.5
-"""Rate of the loader alone over that of steps alone from which more workers are not tried."""
+"""Rate of the loader divided by that of the steps, both alone, at which no more workers are tried."""
 ROUNDS = 3
-"""Windows of each finalist: the median of three ignores one that something else slowed down."""
+"""Windows per finalist: the median of three ignores one disturbed window."""
 FINALISTS = 4
 CLEAR = 1.1
-"""Rate over that of the default from which three windows are enough: their median is right within a few per cent."""
+"""Speed-up over the default from which three windows are enough: their median is accurate to a few per cent."""
 TURNS = 5
-"""Most turns end to end; the leader moves by one neighbour a turn."""
-# Without a list in the configuration, the even share is halved at least so often, and further down to SMALL_SLOT.
+"""Maximum turns end to end; the leader moves by one neighbour per turn."""
+# Without a list in the configuration, the even share is halved at least this often, and down to SMALL_SLOT.
 HALVINGS = 4
 SMALL_SLOT = 8
 MIN_BATCH_NORM_SLOT = 16
-"""Smallest slot size that is tried for a network with BatchNorm, whose statistics are those of a slot."""
+"""Smallest slot size tried for a network with BatchNorm, which computes statistics per slot."""
 MOST_REASONS = 3
-"""Failures that a message names: the first ones say what is wrong with all."""
+"""Failures in a message, the first ones."""
 BUDGET = "profile.budget_s ended"
 Key = tuple[int, int]
 """Slot size and number of workers."""
 FailedOutcome = Literal["out of memory", "crashed", "hung", "failed", "budget"]
 ReportProgress = Callable[[int, int, str], None]
-"""Receives measurements done, about how many there will be, and the last one's outcome in words."""
+"""Receives the number of measurements done, the expected number, and the last outcome as text."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Failed:
     """A measurement without a result."""
 
     outcome: FailedOutcome
-    """`budget`: the budget ended before the answer came, which says nothing about the settings."""
+    """`budget`: the budget ended before the answer, so nothing is known about the settings."""
     reason: str
 
 
@@ -69,7 +69,7 @@ class LoaderRate:
 
 @dataclass(frozen=True)
 class ComputeTime:
-    """Steps alone, on tensors that are on the device already."""
+    """Steps alone, on resident tensors."""
 
     slot_s: float
     """Forward and backward pass of a slot that is not the last of its step, in seconds; median, of the slowest rank."""
@@ -88,14 +88,14 @@ class JointRate:
     data_time_fraction: float
     """Share of the step spent waiting for the loader."""
     units_per_sample: Mapping[str, float] = field(default_factory=dict)
-    """Mean of what the task counts besides samples, such as tokens, by its name."""
+    """Mean of the task's further units, such as tokens, by name."""
 
 
 class Probe(Protocol):
-    """Measures. No method raises because settings do not work: that is an answer (Failed)."""
+    """Interface of measurements. Settings that do not work are answers (Failed), not exceptions."""
 
     def now(self) -> float:
-        """Return seconds since the stage began. While answers are replayed: the recorded time of the last of them."""
+        """Return seconds since the stage began. During a replay: the recorded time of the last answer."""
         ...
 
     def load(self, settings: Settings) -> LoaderRate | Failed:
@@ -103,21 +103,21 @@ class Probe(Protocol):
         ...
 
     def compute(self, slot_size: int) -> ComputeTime | Failed:
-        """Measure steps alone, on all ranks at once, after each rank has tried the size by itself."""
+        """Measure steps alone, on all ranks at once, after each rank has tried the size alone."""
         ...
 
     def run(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
         """Measure loader and steps together: the settings in turn, a window each, `rounds` times.
 
-        The windows of one round are measured side by side, so that what else the machine does falls on all of them.
-        Where the budget ends meanwhile, windows measured by then are returned, Failed("budget") for settings with none.
+        The windows of a round are measured one after the other, so that other load on the machine affects all settings.
+        If the budget ends, the windows so far are returned, or Failed("budget") for settings without any.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Space:
-    """What may be chosen. Tuples ascend."""
+    """Search space. Tuples ascend."""
 
     global_batch_size: int
     ranks: int
@@ -125,9 +125,9 @@ class Space:
     slot_sizes: tuple[int, ...]
     num_workers: tuple[int, ...]
     default: Settings
-    """What training has without a profile."""
+    """Settings of a training without a profile."""
     warnings: tuple[str, ...] = ()
-    """What the configuration lists and is not tried, with the reason."""
+    """Listed settings that are not tried, with the reason."""
 
     def slots_per_rank(self, slot_size: int) -> int:
         """Return the largest number of slots that a rank processes in a full batch."""
@@ -153,17 +153,17 @@ class Result(Document):
 def make_space(
     config: RunConfig, *, ranks: int, cores_per_rank: int, on_gpu: bool, has_batch_norm: bool = False
 ) -> Space:
-    """Return what may be tried.
+    """Return the search space.
 
     Args:
         config: The configuration.
         ranks: Training processes of all machines.
         cores_per_rank: CPU cores of a rank, its loader workers included.
-        on_gpu: Whether steps run on GPUs, which leaves a rank's other cores to its loader.
+        on_gpu: Whether steps run on GPUs, so that the loader can use the rank's other cores.
         has_batch_norm: Whether a BatchNorm of the network trains: small slots cost accuracy.
 
     Raises:
-        ConfigError: A pinned value is not in its list in `profile`, or no slot size leaves every rank a slot.
+        ConfigError: A pinned value is not in its list in `profile`, or no slot size gives each rank a slot.
     """
     batch, cores = config.train.global_batch_size, max(1, cores_per_rank)
     default = default_settings(config, ranks=ranks, cores_per_rank=cores, on_gpu=on_gpu)
@@ -178,16 +178,16 @@ def make_space(
     usable = [size for size in sizes if size <= batch and -(-batch // size) >= ranks]
     if not usable:
         raise ConfigError(
-            f"profile.slot_sizes {sizes}: none leaves each of {ranks} ranks a slot of a global batch of {batch}",
+            f"profile.slot_sizes {sizes}: none gives each of {ranks} ranks a slot of a global batch of {batch}",
             allowed=f"at least one size up to {share}",
             todo=f"add {share} to profile.slot_sizes",
         )
     warnings = []
-    if left_out := sorted({*sizes} - {*usable}):
-        warnings.append(f"profile.slot_sizes {left_out}: not tried, they leave some of {ranks} ranks without a slot")
+    if excluded := sorted({*sizes} - {*usable}):
+        warnings.append(f"profile.slot_sizes {excluded}: not tried, some of {ranks} ranks would have no slot")
     if usable[0] < smallest:
         warnings.append(
-            f"slot size {usable[0]} is below {smallest}: BatchNorm's statistics of few samples cost accuracy"
+            f"slot size {usable[0]} is below {smallest}: BatchNorm's statistics over few samples lower accuracy"
         )
     most = max(1, cores - 1) if on_gpu else cores
     workers = _values(
@@ -197,7 +197,7 @@ def make_space(
 
 
 def _values(config: RunConfig, setting: str, listing: str, tried: Sequence[int]) -> list[int]:
-    """Return the values that may be chosen, ascending: the pinned one, those listed in `profile`, else `tried`."""
+    """Return the values of a setting, ascending: the pinned one, those listed in `profile`, or else `tried`."""
     section, _, name = setting.partition(".")
     pinned, listed = getattr(getattr(config, section), name), getattr(config.profile, listing)
     if pinned == "auto":
@@ -206,13 +206,13 @@ def _values(config: RunConfig, setting: str, listing: str, tried: Sequence[int])
         raise ConfigError(
             f"{setting} is {pinned}, which is not in profile.{listing} {listed}",
             allowed=f"a value of profile.{listing}, or {setting}=auto",
-            todo=f"set {setting}=auto to have one of profile.{listing} chosen, or add {pinned} to it",
+            todo=f"set {setting}=auto to choose from profile.{listing}, or add {pinned} to it",
         )
     return [pinned]
 
 
 def default_settings(config: RunConfig, *, ranks: int, cores_per_rank: int, on_gpu: bool) -> Settings:
-    """Return what training has without a profile (trainer/launch/choices.py)."""
+    """Return the settings of a training without a profile (trainer/launch/choices.py)."""
     spare_cores = max(1, cores_per_rank) - 1 if on_gpu else 0
     layout = choose_batch_layout(config, ranks=ranks, profile=None, recorded=None, spare_cores=spare_cores)
     slots = layout.slots_per_rank(config.train.global_batch_size, ranks)
@@ -231,17 +231,17 @@ def search(
 ) -> Result:
     """Measure and choose.
 
-    1. Steps alone, from the smallest slot size up, until memory is exhausted or two sizes in a row gain nothing.
-    2. The loader alone, from no workers up, until more of them gain nothing or it outruns the steps by a half.
-    3. End to end, in turn: the default, and the fastest by its parts with its neighbours.
-    4. End to end: the leader beside those of its neighbours that the parts do not rule out, until it stays the leader.
-    5. The cheapest within 3 % of the fastest, if it is more than 3 % faster beside the default; else the default.
+    1. Steps alone, with increasing slot size, until memory is exhausted or two sizes in a row gain nothing.
+    2. The loader alone, with increasing workers, until more gain nothing or it is 1.5 times as fast as the steps.
+    3. End to end, in turn: the default, and the fastest settings by the parts with their neighbours.
+    4. End to end: the leader and those neighbours that may be faster by the parts, until the leader does not change.
+    5. Choice: the cheapest within 3 % of the fastest, if it is more than 3 % faster than the default; else the default.
 
     Args:
-        space: What may be chosen.
-        probe: What measures.
+        space: Search space.
+        probe: Makes the measurements.
         budget_s: End of the search on the probe's clock, in seconds.
-        method: `auto` ends where measuring takes longer than the whole training at the measured rate.
+        method: `auto` stops when measuring would take longer than the whole training at the measured rate.
         training_samples: Samples of the whole training, all epochs and ranks; for `auto`.
         price_usd_per_h: Price of all machines.
         report_progress: Receives the progress.
@@ -268,9 +268,9 @@ class _Contender:
 
     key: Key
     gain: float
-    """Rate over that of the first reference, by windows side by side."""
-    beside_default: list[float] = field(default_factory=list)
-    """Rate over that of the default, of windows measured beside it."""
+    """Rate divided by that of the first reference, from interleaved windows."""
+    over_default: list[float] = field(default_factory=list)
+    """Rate divided by that of the default, per interleaved window."""
     windows: list[float] = field(default_factory=list)
     data_time_fractions: list[float] = field(default_factory=list)
     units_per_sample: Mapping[str, float] = field(default_factory=dict)
@@ -305,13 +305,13 @@ class _Search:
         self._failures: dict[Key, Failed] = {}
         """End to end."""
         self._reasons: list[str] = []
-        """All failures in words."""
+        """All failures as text."""
         self._end = ""
         """Why the search ended early."""
         self._is_over = False
-        """Whether it was the budget, or ranks that do not start again."""
+        """Whether the budget ended, or the ranks cannot restart."""
         self._slot_sizes, self._num_workers = list(space.slot_sizes), list(space.num_workers)
-        """Those that have not failed."""
+        """Values that have not failed."""
         self._step_rates: dict[int, float] = {}
         self._loader_rates: dict[int, float] = {}
         self._part_s = self._window_s = 0.0
@@ -327,9 +327,9 @@ class _Search:
         for slot_size in self.space.slot_sizes:
             if 2 in (without_gain, failed) or slot_size not in self._slot_sizes or self._ends():
                 break
-            began, answer, what = self.probe.now(), self.probe.compute(slot_size), f"steps alone, slot size {slot_size}"
+            began, answer, label = self.probe.now(), self.probe.compute(slot_size), f"steps alone, slots of {slot_size}"
             if isinstance(answer, Failed):
-                if self._fail(what, answer):
+                if self._fail(label, answer):
                     failed += 1
                     self._exclude_slot_size(slot_size, answer)
                     self.compute.append(ComputePoint(slot_size=slot_size, **vars(answer)))
@@ -339,7 +339,7 @@ class _Search:
             without_gain, failed = 0 if rate > self._best_step_rate() * (1 + TOLERANCE) else without_gain + 1, 0
             self._step_rates[slot_size] = rate
             self.compute.append(ComputePoint(slot_size=slot_size, samples_per_s=rate, **vars(answer)))
-            self._count(f"{what}: {rate:.0f} samples/s", part_since=began)
+            self._count(f"{label}: {rate:.0f} samples/s", part_since=began)
 
     def measure_loader(self) -> None:
         """Measure the loader alone, from no workers up, at the smallest slot size within 3 % of the fastest."""
@@ -351,10 +351,10 @@ class _Search:
             if is_enough or workers not in self._num_workers or self._ends():
                 break
             began, answer = self.probe.now(), self.probe.load(self.space.settings(slot_size, workers))
-            what, point = f"loader alone, {workers} workers", LoaderPoint(num_workers=workers, slot_size=slot_size)
+            label, point = f"loader alone, {workers} workers", LoaderPoint(num_workers=workers, slot_size=slot_size)
             if isinstance(answer, Failed):
-                if self._fail(what, answer):
-                    # More workers than those that failed run the same code; without workers it is another.
+                if self._fail(label, answer):
+                    # More workers would fail the same way; loading without workers runs other code.
                     self._num_workers = [each for each in self._num_workers if (each < workers if workers else each)]
                     self.loader.append(point.model_copy(update=vars(answer)))
                 continue
@@ -362,8 +362,8 @@ class _Search:
             rates = {"samples_per_s": rate, "samples_per_s_min": least, "samples_per_s_max": most}
             self.loader.append(point.model_copy(update=rates))
             self._loader_rates[workers] = rate
-            self._count(f"{what}: {rate:.0f} samples/s", part_since=began)
-            # A single worker is no faster than none by itself; it loads beside the steps.
+            self._count(f"{label}: {rate:.0f} samples/s", part_since=began)
+            # A single worker alone is no faster than none, but runs in parallel with the steps.
             if workers > 1 and rate < last * (1 + LOADER_GAIN):
                 break
             last = rate
@@ -375,79 +375,79 @@ class _Search:
     # --- end to end ---------------------------------------------------------------------------------------------------
 
     def compare(self) -> None:
-        """Measure finalists, then the leader beside its neighbours, then the choice beside the default."""
-        wanted = self._finalists()
+        """Compare the finalists, then the leader with its neighbours, then the choice with the default."""
+        candidates = self._finalists()
         for _ in range(TURNS):
-            if not wanted or not self._turn(wanted):
+            if not candidates or not self._turn(candidates):
                 break
-            wanted = self._challengers()
+            candidates = self._challengers()
         for _ in range(TURNS):
             chosen = self._choose(is_final=False)
             if chosen is None or chosen.key == self._default or self._default not in self._contenders:
                 break
-            ratios = chosen.beside_default
+            ratios = chosen.over_default
             is_clear = len(ratios) > ROUNDS or (ratios and median(ratios) > CLEAR)
             if is_clear or not self._turn([self._default, chosen.key]):
                 break
 
     def _finalists(self) -> list[Key]:
-        """Return the default, then the fastest by its parts and its neighbours; at least two where there are two."""
+        """Return the default, then the fastest by the parts and its neighbours; at least two if possible."""
         limits = {key: self._limit(*key) for key in self._candidates()}
         if not limits:
             return []
         best = min((key for key in limits if limits[key] >= max(limits.values()) * (1 - TOLERANCE)), key=_expense)
-        # How much of loading hides behind the steps is not known yet: without workers nothing does.
+        # The overlap of loading and steps is unknown; without workers there is none.
         serial = max(limits, key=lambda key: (key[1] == 0, limits[key]))
         neighbours = sorted(self._neighbours(best), key=lambda key: -limits[key])
         finalists = [self._default] * (self._default in limits) + [best, serial, *neighbours]
         return list(dict.fromkeys(finalists))[:FINALISTS]
 
     def _challengers(self) -> list[Key]:
-        """Return the leader and those of its neighbours that may be faster, or cheaper and as fast; empty: none."""
+        """Return the leader and its neighbours that may be faster, or as fast and cheaper; empty if there are none."""
         if not self._contenders:
             # All have failed: the smallest slot without workers is the most likely to work.
             return sorted(self._candidates(), key=_expense)[:1]
         leader = self._leader()
-        others = [
+        challengers = [
             key
             for key in self._neighbours(leader.key)
             if key not in self._contenders
             and (key[1] <= leader.key[1] or leader.data_time_fraction > TOLERANCE)
-            # Both together are no faster than the slower part alone, which is known to a few per cent.
+            # The rate cannot exceed that of the slower part, which is accurate to a few per cent.
             and self._limit(*key) >= (1 - 2 * TOLERANCE) * leader.rate
         ]
-        return [leader.key, *others] if others else []
+        return [leader.key, *challengers] if challengers else []
 
     def _candidates(self) -> list[Key]:
-        """Return the settings that have not failed, nor one of their parts."""
+        """Return the settings that have not failed, end to end or in a part."""
         return [key for key in product(self._slot_sizes, self._num_workers) if key not in self._failures]
 
     def _neighbours(self, key: Key) -> list[Key]:
-        """Return the candidates that are one slot size or one number of workers away."""
+        """Return the candidates that differ by one slot size or one number of workers."""
         sizes, workers = self.space.slot_sizes.index, self.space.num_workers.index
         return [
-            other
-            for other in self._candidates()
-            if abs(sizes(other[0]) - sizes(key[0])) + abs(workers(other[1]) - workers(key[1])) == 1
+            near
+            for near in self._candidates()
+            if abs(sizes(near[0]) - sizes(key[0])) + abs(workers(near[1]) - workers(key[1])) == 1
         ]
 
     def _limit(self, slot_size: int, num_workers: int) -> float:
-        """Return the rate that the parts allow; a part that was not measured counts as the nearest smaller one."""
+        """Return the upper bound of the rate by the parts; an unmeasured part has the rate of the next smaller one."""
         steps = [rate for size, rate in self._step_rates.items() if size <= slot_size]
         loads = [rate for workers, rate in self._loader_rates.items() if workers <= num_workers]
         if not steps or not loads:
             return 0.0
         return min(steps[-1], loads[-1]) if num_workers else 1 / (1 / steps[-1] + 1 / loads[-1])
 
-    def _turn(self, wanted: list[Key]) -> bool:
-        """Measure settings side by side, the first is the reference; return whether the search may go on."""
+    def _turn(self, candidates: list[Key]) -> bool:
+        """Measure settings in interleaved windows, the first is the reference; return whether the search continues."""
         began, round_s = self.probe.now(), ROUNDS * (self._window_s or self._part_s / 2)
-        keys = wanted[: int((self.budget_s - began) / round_s)] if round_s else wanted
+        keys = candidates[: int((self.budget_s - began) / round_s)] if round_s else candidates
         if self._ends(ROUNDS * len(keys)):
             return False
-        if len(keys) < len(wanted):
+        if len(keys) < len(candidates):
             self._end, self._is_over = self._end or BUDGET, True
-            if len(keys) < min(2, len(wanted)):
+            if len(keys) < min(2, len(candidates)):
                 return False
         answers = self.probe.run([self.space.settings(*key) for key in keys], rounds=ROUNDS)
         rates: dict[Key, JointRate] = {}
@@ -469,21 +469,21 @@ class _Search:
             contender.data_time_fractions.append(answer.data_time_fraction)
             contender.units_per_sample = answer.units_per_sample
             if reference == self._default != key:
-                contender.beside_default += ratios
-                contender.gain = base * median(contender.beside_default)
+                contender.over_default += ratios
+                contender.gain = base * median(contender.over_default)
             self._count(f"{_describe(key)}: {median(answer.windows):.0f} samples/s")
         if len(rates) == len(keys):
-            # With a failure the time is that of a hang or of a start of the ranks, too.
+            # With a failure the time includes a timeout or a restart of the ranks.
             self._window_s = (self.probe.now() - began) / (ROUNDS * len(rates))
         return not self._end
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
     def _ends(self, windows: int = 0) -> bool:
-        """Return whether the search ends before a part or some windows: by the budget, or as it cannot pay (`auto`)."""
+        """Return whether the search ends before a part or some windows: by the budget, or without benefit (`auto`)."""
         if self.probe.now() + (0.0 if windows else self._part_s) >= self.budget_s:
             self._end, self._is_over = self._end or BUDGET, True
-        # Nothing before a rate of the loader is known, too; the default may be taken only where it works.
+        # `auto` needs rates of both parts, and a default that has not failed.
         rate = self._leader().rate if self._contenders else self._limit(*self._default)
         if self.training_samples is not None and rate and self._default in self._candidates():
             training_s = self.training_samples / (rate * self.space.ranks)
@@ -505,17 +505,17 @@ class _Search:
         expected = self._done + self._parts_left + (0 if self._contenders else FINALISTS)
         self.report_progress(self._done, expected, message)
 
-    def _fail(self, what: str, failed: Failed) -> bool:
-        """Note a failure; return whether it says something about the settings."""
+    def _fail(self, label: str, failed: Failed) -> bool:
+        """Record a failure; return whether the settings caused it."""
         if failed.outcome == "budget":
             self._end, self._is_over = failed.reason, True
             return False
-        self._reasons.append(f"{what}: {failed.outcome}: {failed.reason}")
+        self._reasons.append(f"{label}: {failed.outcome}: {failed.reason}")
         self._count(self._reasons[-1])
         return True
 
     def _exclude_slot_size(self, slot_size: int, failed: Failed) -> None:
-        """Leave out a slot size, and those above it where memory was exhausted."""
+        """Exclude a slot size, and all larger ones if memory was exhausted."""
         larger = [] if failed.outcome == "out of memory" else [each for each in self._slot_sizes if each > slot_size]
         self._slot_sizes = [each for each in self._slot_sizes if each < slot_size] + larger
 
@@ -525,21 +525,21 @@ class _Search:
         return max(self._contenders.values(), key=lambda each: each.gain)
 
     def _choose(self, *, is_final: bool = True) -> _Contender | None:
-        """Return the cheapest within 3 % of the fastest that has beaten the default, else the default; None: neither.
+        """Return the cheapest within 3 % of the fastest that beat the default, or else the default; None: neither.
 
         Args:
-            is_final: Take only settings that were measured beside the default.
+            is_final: Consider only settings that were compared with the default.
         """
         default = self._contenders.get(self._default)
         if not self._contenders or (default is None and self._default in self._candidates()):
             return None
-        others = [each for each in self._contenders.values() if each is not default]
+        rivals = [each for each in self._contenders.values() if each is not default]
         if default is not None and is_final:
-            others = [each for each in others if each.beside_default]
-        least = max((each.gain for each in others), default=0.0) * (1 - TOLERANCE)
+            rivals = [each for each in rivals if each.over_default]
+        least = max((each.gain for each in rivals), default=0.0) * (1 - TOLERANCE)
         if default is not None:
             least = max(least, default.gain * (1 + TOLERANCE))
-        better = [each for each in others if each.gain >= least]
+        better = [each for each in rivals if each.gain >= least]
         return min(better, key=lambda each: _expense(each.key)) if better else default
 
     def choice(self) -> ProfileChoice:
@@ -558,10 +558,10 @@ class _Search:
         elif chosen is self._leader():
             place = f"the fastest of {number}"
         else:
-            place = f"the cheapest within {TOLERANCE:.0%} of the fastest beside the default, of {number}"
+            place = f"the cheapest within {TOLERANCE:.0%} of the fastest compared with the default, of {number}"
         reason = f"{chosen.rate:.0f} samples/s per rank at {chosen.data_time_fraction:.0%} data time; {place} measured"
-        if chosen.beside_default:
-            reason += f", {median(chosen.beside_default):.2f} times the default"
+        if chosen.over_default:
+            reason += f", {median(chosen.over_default):.2f} times the default"
         if self._is_over:
             self.warnings.append(f"{self._end}: the best of {number} measured end to end is taken")
         elif self._end:
@@ -572,7 +572,7 @@ class _Search:
         reason = self._end or "no configuration could be measured end to end"
         if self._is_over or not self._end:
             reason += f" ({'; '.join(self._reasons[:MOST_REASONS])})" if self._reasons else ""
-            self.warnings.append(f"training has its defaults: {reason}; to do: correct that, or set profile: off")
+            self.warnings.append(f"training uses the defaults: {reason}; to do: fix the cause, or set profile: off")
         too_large = [key[0] for key, failed in self._failures.items() if failed.outcome == "out of memory"]
         too_large += [point.slot_size for point in self.compute if point.outcome == "out of memory"]
         if min(too_large, default=self.space.default.slot_size + 1) <= self.space.default.slot_size:
@@ -585,7 +585,7 @@ class _Search:
         return ProfileChoice(**dict(self.space.default), reason=f"the defaults: {reason}", measured=False)
 
     def points(self, price_usd_per_h: float | None) -> list[ProfilePoint]:
-        """Return what was measured end to end: the fastest first, then what failed."""
+        """Return the settings measured end to end: the fastest first, failed ones last."""
         points = []
         for each in sorted(self._contenders.values(), key=lambda each: -each.rate):
             usd = None if price_usd_per_h is None else price_usd_per_h / 3600 / (each.rate * self.space.ranks) * 1e6
@@ -606,7 +606,7 @@ class _Search:
 
 
 def _expense(key: Key) -> Key:
-    """Order settings that are equally fast: fewer workers take fewer cores, smaller slots less memory."""
+    """Sort key of equally fast settings: fewer workers (cores), then smaller slots (memory)."""
     return key[1], key[0]
 
 

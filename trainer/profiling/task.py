@@ -1,11 +1,11 @@
 """The profile stage: `python -m trainer.profiling.task --root URI --shards URI --config URI ...`.
 
-Measures on the real shards and the real network which slot size and how many loader workers are the fastest, finds what
-is slow, and writes a ProfileReport with traces (docs/profiling.md). It never changes train.global_batch_size. This
-process imports no torch.
+Finds the fastest slot size and number of loader workers on the real shards and the real network, diagnoses bottlenecks,
+and writes a ProfileReport with traces (docs/profiling.md). It never changes train.global_batch_size. This process
+imports no torch.
 
     task        this stage: reuse, report
-    search      which settings are measured, and which are chosen
+    search      order of measurements, and choice of the settings
     runner      starts the ranks, budget, restart after a crash; worker: one rank; bench: its measurements
     trace       records and reads traces; flops, diagnosis: indicators and rules
     board       TensorBoard's files
@@ -41,7 +41,7 @@ BOARD_FOLDER = "tensorboard"
 
 
 def execute(stage: Stage) -> str:
-    """Measure, choose, say why, and commit the report; return the URI of its folder."""
+    """Measure, choose settings, and commit the report; return the URI of its folder."""
     shards_uri, config = stage.require("shards"), stage.config
     is_off, ranks = config.profile.method == "off", num_ranks(config)
     nodes = find_machines({} if is_off else os.environ, config.resources)
@@ -51,7 +51,7 @@ def execute(stage: Stage) -> str:
     stage.config = config = with_arguments_of_weights(stage)
     cores, on_gpu = threads_per_rank(ranks), num_gpus() > 0
     if not is_off:
-        # For its errors: before seconds are spent on a start, and also where a report is reused.
+        # Raises configuration errors before the ranks start, and also if a report is reused.
         make_space(config, ranks=world_size, cores_per_rank=cores, on_gpu=on_gpu)
     torch_version = importlib.metadata.version("torch")
     made_from = profile_inputs(config, shards=shards.fingerprint, hardware=hardware(), torch_version=torch_version)
@@ -77,9 +77,9 @@ def execute(stage: Stage) -> str:
         if measurement is None:
             return output.uri
         if measurement.result is None:
-            reason = f"profile.budget_s {config.profile.budget_s:g} ended before the ranks had started"
+            reason = f"profile.budget_s {config.profile.budget_s:g} ended before the ranks started"
             choice = ProfileChoice(**dict(default), reason=f"the defaults: {reason}", measured=False)
-            warning = f"{reason}: training has its defaults; to do: raise it, or set profile: off"
+            warning = f"{reason}: training uses the defaults; to do: raise it, or set profile: off"
             measurement = Measurement(measurement.wall_s, Result(choice=choice, warnings=[warning]))
         report = _report(stage, output, shards, ranks, nodes, measurement)
         report = _add_files(stage, output, report, measurement, scratch)
@@ -89,8 +89,8 @@ def execute(stage: Stage) -> str:
         stage.log(f"{finding.rule} {finding.title}: {finding.change}")
     choice = report.choice
     stage.log(f"slot_size {choice.slot_size}, num_workers {choice.num_workers}: {choice.reason}")
-    made = f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(report.points)} points"
-    stage.commit(output, report, made if choice.measured else f"{made}, the defaults: not measured")
+    summary = f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(report.points)} points"
+    stage.commit(output, report, summary if choice.measured else f"{summary}, the defaults: not measured")
     return output.uri
 
 
@@ -131,14 +131,14 @@ def _report(
 def _add_files(
     stage: Stage, output: Output, report: ProfileReport, measurement: Measurement, scratch: Path
 ) -> ProfileReport:
-    """Diagnose the traces, write what belongs to the report beside it, and return the report with both."""
+    """Diagnose the traces and write the files of the report; return the report with findings and files."""
     traces = sorted((scratch / TRACE_FOLDER).glob("*.json.gz"))
     warnings, summaries = list(report.warnings), []
     if measurement.device is not None and measurement.counters:
         try:
             summaries = [summarise(path) for path in traces]
         except DataError as error:
-            warnings.append(f"no trace can be read: {error}")
+            warnings.append(f"the traces cannot be read: {error}")
         indicators, findings = diagnose(
             stage.config,
             report.choice,
@@ -154,7 +154,7 @@ def _add_files(
     if summaries:
         (folder / SUMMARY_NAME).write_bytes(summaries_to_json(summaries))
     if report.choice.measured:
-        # Loads TensorBoard, which takes a second.
+        # Importing TensorBoard takes a second.
         from trainer.profiling.board import write_board
 
         write_board(folder / BOARD_FOLDER, report)

@@ -1,4 +1,4 @@
-"""Records one trace per rank with torch.profiler, and sums it up: breakdown of a step, kernels, operators, memory.
+"""Recording of one trace per rank by torch.profiler, and its summary: breakdown of a step, kernels, operators, memory.
 
 Traces open in ui.perfetto.dev and HolisticTraceAnalysis. Names of categories and arguments are kineto's
 (libkineto/src/output_json.cpp and CuptiActivity.cpp of github.com/pytorch/kineto).
@@ -29,8 +29,8 @@ LOADER, SLOT, UPDATE = "shardline: loader", "shardline: slot", "shardline: updat
 STEP_PREFIX, BACKWARD_PREFIX = "ProfilerStep#", "autograd::engine::evaluate_function"
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 MAX_MEMORY_SAMPLES = 400
-# Exchange on a thread of the host (gloo), and calls that hand an exchange over to the backend.
-HOST_COMMUNICATION, HAND_OVER = re.compile(r"^(gloo|mpi|ucc):"), re.compile(r"^(c10d::|nccl:|record_param_comms)")
+# Communication on a thread of the host (gloo), and calls that launch it in the backend.
+HOST_COMMUNICATION, LAUNCH_CALL = re.compile(r"^(gloo|mpi|ucc):"), re.compile(r"^(c10d::|nccl:|record_param_comms)")
 # NCCL's kernels: ncclKernel_..., since 2.19 ncclDevKernel_..., since 2.27 ncclSymDevKernel_... or ncclSymkDevKernel_...
 GPU_COMMUNICATION = re.compile(r"^nccl(Symk?)?(Dev)?Kernel|^nvshmem", re.IGNORECASE)
 # Copies and layout changes by the kernel names of ATen and cuDNN.
@@ -59,13 +59,13 @@ def annotate(part: str) -> AbstractContextManager[object]:
 
 
 def record(path: Path, take_step: Callable[[], object], *, steps: int, rank: int, cuda: bool) -> None:
-    """Trace optimizer steps of this rank; one more step before them warms the profiler up.
+    """Trace optimizer steps of this rank, after one step to warm up the profiler.
 
     Args:
         path: Trace to write, .json.gz.
         take_step: Takes an optimizer step, its parts marked by `annotate`.
         steps: Number of steps in the trace.
-        rank: Number of this rank, which HolisticTraceAnalysis needs even of a single one.
+        rank: Number of this rank, which HolisticTraceAnalysis requires even for one rank.
         cuda: Whether the rank computes on a GPU.
     """
     import torch
@@ -80,7 +80,7 @@ def record(path: Path, take_step: Callable[[], object], *, steps: int, rank: int
         profile_memory=True,
     ) as profiler:
         take_step()
-        # With nothing queued on the GPU, its first traced step begins with the host's.
+        # With an empty GPU queue, the first traced step starts on host and GPU at the same time.
         synchronise()
         profiler.step()
         for number in range(steps):
@@ -92,7 +92,7 @@ def record(path: Path, take_step: Callable[[], object], *, steps: int, rank: int
     for key in ("host_name", "username", "traceName", "INFO"):
         document.pop(key, None)
     document["distributedInfo"] = document.get("distributedInfo", {}) | {"rank": rank}
-    # With spaces: HolisticTraceAnalysis 0.5 looks for the text `"rank": N`.
+    # With spaces: HolisticTraceAnalysis 0.5 searches for the text `"rank": N`.
     path.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
 
 
@@ -119,7 +119,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Trace:
-    """Events of one rank by their start; of two that start together, the longer one first."""
+    """Events of one rank, sorted by start, and with equal start the longest first."""
 
     events: list[Event]
     allocations: list[Event]
@@ -144,13 +144,13 @@ def read_trace(path: Path) -> Trace:
     """Return the events of a trace, .json or .json.gz.
 
     Raises:
-        DataError: It is no trace of torch.profiler, has no steps, or is cut short.
+        DataError: It is no trace of torch.profiler, has no steps, or is truncated.
     """
     try:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
-        # Kernel names may hold control characters.
+        # Kernel names may contain control characters.
         document = json.loads(data.decode(errors="replace"), strict=False)
         raw = document["traceEvents"]
         events = [_event(each) for each in raw if each.get("ph") == "X" and each.get("cat", "Trace") != "Trace"]
@@ -162,12 +162,12 @@ def read_trace(path: Path) -> Trace:
             event for event in events if event.name.startswith(STEP_PREFIX) and event.category == "user_annotation"
         ]
         if not steps:
-            raise ValueError(f"no step is marked in it ({STEP_PREFIX}N)")
+            raise ValueError(f"it has no steps ({STEP_PREFIX}N)")
     except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path.name} is no trace of torch.profiler: {type(error).__name__}: {error}",
             allowed="a file of torch.profiler's export_chrome_trace, .json or .json.gz, with steps (profiler.step())",
-            todo="profile again; a trace that was cut short cannot be read",
+            todo="profile again; a truncated trace cannot be read",
         ) from error
     return Trace(events, allocations, steps, rank)
 
@@ -194,7 +194,7 @@ def union(events: Iterable[Event]) -> list[Interval]:
 
 def subtract(minuend: list[Interval], subtrahend: list[Interval]) -> list[Interval]:
     """Return the times of the first set outside of the second; both sorted and disjoint."""
-    rest = []
+    difference = []
     first = 0
     for start, end in minuend:
         while first < len(subtrahend) and subtrahend[first][1] <= start:
@@ -202,12 +202,12 @@ def subtract(minuend: list[Interval], subtrahend: list[Interval]) -> list[Interv
         at, index = start, first
         while index < len(subtrahend) and subtrahend[index][0] < end:
             if subtrahend[index][0] > at:
-                rest.append((at, subtrahend[index][0]))
+                difference.append((at, subtrahend[index][0]))
             at = max(at, subtrahend[index][1])
             index += 1
         if end > at:
-            rest.append((at, end))
-    return rest
+            difference.append((at, end))
+    return difference
 
 
 def length(intervals: Iterable[Interval]) -> float:
@@ -216,7 +216,7 @@ def length(intervals: Iterable[Interval]) -> float:
 
 
 def _cut(events: Iterable[Event], start_us: float, end_us: float) -> list[Event]:
-    """Return the events between two moments; those that reach beyond are shortened."""
+    """Return the events between two times, clipped to them."""
     return [
         replace(event, start_us=max(event.start_us, start_us), end_us=min(event.end_us, end_us))
         for event in events
@@ -224,14 +224,14 @@ def _cut(events: Iterable[Event], start_us: float, end_us: float) -> list[Event]
     ]
 
 
-def _breakdown(rest: list[Interval], parts: dict[str, list[Interval]], steps: int) -> dict[str, float]:
-    """Return seconds of a mean step by part; each part gets what the parts before it leave of its time."""
+def _breakdown(remaining: list[Interval], parts: dict[str, list[Interval]], steps: int) -> dict[str, float]:
+    """Return seconds of a mean step by part; time in several parts belongs to the first of them."""
     seconds = {}
     for name, intervals in parts.items():
-        left = subtract(rest, intervals)
-        seconds[name] = (length(rest) - length(left)) / steps / 1e6
-        rest = left
-    return seconds | {"other": length(rest) / steps / 1e6}
+        outside = subtract(remaining, intervals)
+        seconds[name] = (length(remaining) - length(outside)) / steps / 1e6
+        remaining = outside
+    return seconds | {"other": length(remaining) / steps / 1e6}
 
 
 # --- summary ----------------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
     start_us, end_us = trace.steps[0].start_us, trace.steps[-1].end_us
     operators, loader = _cut(trace.of("cpu_op"), start_us, end_us), union(trace.marked(LOADER))
     computing = [event for event in operators if not HOST_COMMUNICATION.match(event.name)]
-    computing = [event for event in computing if not HAND_OVER.match(event.name)]
+    computing = [event for event in computing if not LAUNCH_CALL.match(event.name)]
     parts = {
         "loader": loader,
         "optimizer": union(trace.marked(UPDATE)),
@@ -282,10 +282,10 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
 
 
 def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
-    # A process may touch other GPUs, but works on one.
+    # A process may have events on other GPUs, but computes on one.
     device = mode(event.arguments.get("device", 0) for event in on_gpu)
     on_gpu = [event for event in on_gpu if event.arguments.get("device", 0) == device]
-    # `record` waits for the GPU before the first step and in the last: its steps and the host's are the same time.
+    # `record` synchronises before the first step and in the last, so the host's steps cover the GPU's.
     start_us, end_us = trace.steps[0].start_us, trace.steps[-1].end_us
     window_us, steps = end_us - start_us, len(trace.steps)
     on_gpu = _cut(on_gpu, start_us, end_us)
@@ -302,7 +302,7 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
         "loader": union(_cut(trace.marked(LOADER), start_us, end_us)),
     }
     operators = trace.of("cpu_op")
-    # A kernel has the external id of the innermost operator.
+    # A kernel has the external id of the innermost operator that launched it.
     launched_by = {
         event.arguments["External id"]: event.name for event in operators if "External id" in event.arguments
     }
@@ -314,7 +314,7 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
         kernel_us += event.duration_us
         operator = launched_by.get(event.arguments.get("External id"))
         tensor_us += event.duration_us if TENSOR_CORES.search(event.name) else 0.0
-        # TorchInductor names a kernel (triton_...) after all fused operators, those that compute among them.
+        # Names of TorchInductor's kernels (triton_...) contain all fused operators, not only copies.
         if not event.name.startswith("triton_") and (operator in COPY_OPERATORS or COPY_KERNEL.search(event.name)):
             copy_us += event.duration_us
     # kineto writes the kinds of memory into the name: Memcpy HtoD (Pageable -> Device).
@@ -340,7 +340,7 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
 
 
 def _per_step(trace: Trace, intervals: list[Interval]) -> tuple[float, ...]:
-    """Return the seconds of each step that lie in the intervals."""
+    """Return the seconds of each step within the intervals."""
     steps = [(step.start_us, step.end_us) for step in trace.steps]
     return tuple((end - start - length(subtract([(start, end)], intervals))) / 1e6 for start, end in steps)
 
@@ -371,7 +371,7 @@ def _kernel_rows(events: Sequence[Event]) -> tuple[KernelRow, ...]:
 
 
 def _operator_rows(operators: Sequence[Event], device_us: dict[str, float] | None) -> tuple[OperatorRow, ...]:
-    """Return a row per operator, the longest own time first; `device_us`: time of the kernels that each launched."""
+    """Return a row per operator, the longest self time first; `device_us`: kernel time by launching operator."""
     self_us: dict[str, float] = defaultdict(float)
     calls: dict[str, int] = defaultdict(int)
     stacks: dict[tuple[object, object], list[Event]] = defaultdict(list)
@@ -397,12 +397,12 @@ def _operator_rows(operators: Sequence[Event], device_us: dict[str, float] | Non
 
 
 def _memory_samples(trace: Trace, device: int | None, origin_us: float) -> tuple[MemorySample, ...]:
-    """Return allocated memory over time, at most MAX_MEMORY_SAMPLES, each the peak of its stretch.
+    """Return allocated memory over time, at most MAX_MEMORY_SAMPLES, each the peak of its interval.
 
     Args:
         trace: The trace.
         device: Number of the GPU; None: the memory of the CPU.
-        origin_us: Moment 0 of the samples.
+        origin_us: Time 0 of the samples.
     """
     samples = []
     for event in trace.allocations:
@@ -413,5 +413,5 @@ def _memory_samples(trace: Trace, device: int | None, origin_us: float) -> tuple
         if device is None or event.arguments.get("Device Id") == device:
             samples.append(MemorySample(at_s=(event.start_us - origin_us) / 1e6, allocated_bytes=int(allocated)))
     size = max(1, -(-len(samples) // MAX_MEMORY_SAMPLES))
-    stretches = (samples[at : at + size] for at in range(0, len(samples), size))
-    return tuple(max(stretch, key=lambda sample: sample.allocated_bytes) for stretch in stretches)
+    groups = (samples[at : at + size] for at in range(0, len(samples), size))
+    return tuple(max(group, key=lambda sample: sample.allocated_bytes) for group in groups)

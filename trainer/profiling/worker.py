@@ -1,10 +1,10 @@
 """One rank of a profiling run: `python -m trainer.profiling.worker ASSIGNMENT LAUNCHER_PID`, started by runner.py.
 
-Rank 0 runs the search and broadcasts each command; all ranks carry it out and gather their answers. A size is tried by
-each rank alone first, and the outcome agreed: nobody waits in a collective for a rank that has run out of memory. An
-error in the part that ranks do together ends the process, and the runner starts all of them again.
+Rank 0 runs the search and broadcasts each command; all ranks execute it and gather their answers. Each rank first tries
+a slot size alone, and the outcomes are gathered, so that no rank waits in a collective for one without memory. An error
+in a collective part ends the process, and the runner restarts all ranks.
 
-torch is imported once the process is set up (contracts/process.py: run_process), so nothing here imports it above.
+torch is imported after the set-up of the process (contracts/process.py: run_process), so not at the top.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ if TYPE_CHECKING:
 
     from trainer.parallel.process_group import Rank
 
-# A measurement that begins at the end of the budget gets these seconds, as far as there are any left.
+# Smallest time limit of a measurement near the end of the budget, within the rest of the budget.
 LEAST_LIMIT_S = 5.0
-# Epochs of measured steps: no end in sight.
+# Practically unlimited epochs for the measured steps.
 _ENDLESS = 1_000_000
-# The failure that explains those of other ranks comes first.
+# By priority: the failure most likely to be the cause of the others first.
 _WORST = ("out of memory", "crashed", "failed", "hung", "budget")
-# What ranks may wait in a collective: longer than any measurement, which the runner limits.
+# Timeout of collectives: longer than any measurement, which the runner limits.
 _COLLECTIVE_LIMIT_S = 2 * COMPILE_PATIENCE * MEASUREMENT_LIMIT_S
 
 
 def main(path: str, launcher_pid: int) -> NoReturn:
-    """Measure as one rank, and end this process."""
+    """Run the measurements of one rank, and exit."""
     end_with_parent()
     if os.getppid() != launcher_pid:
         os._exit(os.EX_TEMPFAIL)
-    # There is nothing to save.
+    # The default action: there is nothing to save.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     assignment = Assignment.model_validate_json(Path(path).read_bytes())
     config = RunConfig.model_validate(assignment.config)
@@ -77,18 +77,18 @@ def main(path: str, launcher_pid: int) -> NoReturn:
         with process_group(setup_timeout_s=_COLLECTIVE_LIMIT_S) as rank:
             Worker(assignment, config, rank).run()
         (Path(assignment.attempt_folder) / FINISHED_NAME).touch()
-        # The interpreter's own end takes half a second.
+        # The interpreter's shutdown takes half a second.
         os._exit(EXIT_OK)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         document = ErrorDocument.of(error, traceback.format_exc())
         if not isinstance(error, UserError):
             failed = describe_failure(error)
-            # Its peers, which lose it, may record their end first: a step makes this one count.
+            # Peers may record their failure first; a step gives this one priority.
             step = 0 if failed.outcome == "out of memory" else None
             document = ErrorDocument(kind=failed.outcome, exit_code=EXIT_TRY_AGAIN, message=failed.reason, step=step)
             print_error(traceback.format_exc())
         assignment.write_end(int(os.environ["RANK"]), document)
-        # Peers may be gone, or hang in a collective: leaving the group would wait for them.
+        # Destroying the process group would wait for peers that died or hang.
         os._exit(document.exit_code)
 
 
@@ -102,8 +102,8 @@ def describe_failure(error: Exception) -> Failed:
         return Failed("out of memory", first)
     if isinstance(error, UserError):
         return Failed("failed", error.given)
-    died = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
-    return Failed("crashed" if died else "failed", f"{type(error).__name__}: {first}")
+    is_crash = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+    return Failed("crashed" if is_crash else "failed", f"{type(error).__name__}: {first}")
 
 
 class Worker:
@@ -123,18 +123,18 @@ class Worker:
         self._number = 0
 
     def run(self) -> None:
-        """Measure until rank 0 says that all is measured."""
+        """Execute measurements until rank 0 ends the search."""
         device = self.prepare()
         imports_done()
-        # Each measurement collects garbage: not among the million objects of imports.
+        # Excludes the million objects of imports from each measurement's garbage collection.
         gc.freeze()
         if not self._rank.is_first:
             while (message := self._broadcast(None)) is not None:
-                self._carry_out(*message)
+                self._execute(*message)
             return
         records = list(EventReader(self._path).poll())
-        self._began_at, self._most_s = records[0]["began_at"], records[0]["measurement_limit_s"]
-        # Measurements of a start read other samples than those of the one before.
+        self._began_at, self._limit_s = records[0]["began_at"], records[0]["measurement_limit_s"]
+        # Different places in the epoch than before a restart.
         self._number = len(records)
         append(self._path, at_s=self._now_s(), device=asdict(device))
         probe = RecordedProbe(self._path, self._measure)
@@ -161,7 +161,7 @@ class Worker:
         from trainer.profiling.bench import Bench
 
         config, rank, assignment = self._config, self._rank, self._assignment
-        # Where this machine stands for several, their part of the global batch is left out.
+        # If one machine is measured for several, the global batch is reduced to its part.
         machines = max(assignment.nodes, config.resources.num_nodes)
         batch = max(rank.ranks, -(-config.train.global_batch_size * assignment.nodes // machines))
         train = config.train.model_copy(update={"epochs": _ENDLESS, "max_steps": None, "global_batch_size": batch})
@@ -170,7 +170,7 @@ class Worker:
         fix_numerics(assignment.threads, rank.device)
         self.bench = Bench(data, endless, rank)
         stepper = self.bench.stepper
-        # Training would refuse it after all measurements: a last batch of one sample, whatever the slot size.
+        # Training would later refuse a last batch of one sample at any slot size.
         pinned = config.parallel.slot_size
         stepper.check_slots_of_one(data.samples, config.train.global_batch_size if pinned == "auto" else pinned, config)
         on_gpu = rank.device.type == "cuda"
@@ -187,27 +187,27 @@ class Worker:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def _measure(self, command: Command) -> None:
-        """On rank 0: have all ranks measure, and append the answer to results.jsonl."""
+        """On rank 0: run a command on all ranks, and append the answer to results.jsonl."""
         budget_s, now_s = self._config.profile.budget_s, self._now_s()
-        left_s = budget_s - now_s
-        if left_s <= 0:
+        remaining_s = budget_s - now_s
+        if remaining_s <= 0:
             append_answer(self._path, now_s, Failed("budget", f"profile.budget_s {budget_s:g} is over"))
             return
-        limit_s = min(left_s, max(LEAST_LIMIT_S, min(self._most_s, left_s / 2)))
+        limit_s = min(remaining_s, max(LEAST_LIMIT_S, min(self._limit_s, remaining_s / 2)))
         append(self._path, at_s=now_s, command=command.model_dump(), limit_s=limit_s)
         self._broadcast((command, self._number))
-        answer = self._carry_out(command, self._number)
+        answer = self._execute(command, self._number)
         self._number += 1
         append_answer(self._path, self._now_s(), answer)
 
-    def _carry_out(self, command: Command, number: int) -> Any:
-        """Measure with the other ranks, and return their answers as one."""
+    def _execute(self, command: Command, number: int) -> Any:
+        """Execute a command with the other ranks, and return the merged answer."""
         bench, settings = self.bench, command.settings
         bench.move_to(number)
         if command.name == "load":
             return self._agree(lambda: bench.load(settings))
         if settings.slot_size not in self._tried and not bench.in_lockstep:
-            # The network is built by all ranks together; the trial of each is alone.
+            # All ranks build the network together, then each tries the size alone.
             built = self._agree(bench.build, catches=self._rank.ranks == 1)
             failed = built or self._agree(lambda: bench.try_size(settings.slot_size))
             if failed is not None:
@@ -218,15 +218,15 @@ class Worker:
             "window": lambda: bench.window(settings),
             "trace": lambda: self._trace(settings),
         }
-        # With other ranks an error ends the process: they may wait in a collective.
+        # With several ranks an error ends the process, since peers may wait in a collective.
         return self._agree(measure[command.name], catches=self._rank.ranks == 1)
 
     def _agree(self, measure: Callable[[], Answer | None], *, catches: bool = True) -> Any:
-        """Measure, and return the answers of all ranks as one; after a failure of any, all build the network again."""
+        """Measure, and return the merged answer of all ranks; after a failure, all discard the network."""
         try:
             answer = measure()
         except DataError:
-            # Damaged data meets all settings.
+            # Damaged data fails with all settings.
             raise
         except Exception as error:
             if not catches:
@@ -234,7 +234,7 @@ class Worker:
             answer = describe_failure(error)
             if answer.outcome != "out of memory":
                 print_error(traceback.format_exc())
-        # Without the error, whose traceback holds tensors.
+        # Outside of the except block, whose traceback keeps tensors alive.
         answer = merge_answers(self._gather(answer))
         if isinstance(answer, Failed):
             self.bench.rebuild()
@@ -243,7 +243,7 @@ class Worker:
     def _trace(self, settings: Settings) -> JointRate:
         """Count and trace steps; rank 0 writes the counters to results.jsonl and the traces to its folder.
 
-        The answer has no windows: it only says that this did not fail.
+        The answer has no windows: it only reports success.
         """
         folder = self._folder / TRACE_FOLDER
         folder.mkdir(exist_ok=True)
@@ -263,7 +263,7 @@ class Worker:
         return seconds
 
     def _broadcast(self, message: tuple[Command, int] | None) -> tuple[Command, int] | None:
-        """Return rank 0's command and its number on all ranks; None: all is measured."""
+        """Return rank 0's command and its number on all ranks; None: the search has ended."""
         import torch.distributed as dist
 
         messages = [message]
@@ -272,7 +272,7 @@ class Worker:
         return messages[0]
 
     def _gather_on_first(self, value: Any) -> list[Any]:
-        """Return the values of all ranks on rank 0; traces of many ranks would fill the memory of each."""
+        """Return the values of all ranks on rank 0; all-gathered traces could fill the memory of each rank."""
         import torch.distributed as dist
 
         if self._rank.ranks == 1:
@@ -291,7 +291,7 @@ class Worker:
 
 
 def merge_answers(answers: Sequence[Any]) -> Any:
-    """Return the answers of all ranks as one: a failure, or the slowest rank's, window by window."""
+    """Merge the answers of all ranks: a failure, or the slowest rank's value per window."""
     first = min(answers, key=lambda answer: _WORST.index(answer.outcome) if isinstance(answer, Failed) else len(_WORST))
     if first is None or isinstance(first, Failed):
         return first

@@ -1,6 +1,6 @@
-"""Scalars, pictures and the result of a training, for TensorBoard and as lines of JSON for the pages of a run.
+"""Scalars, images and results of a training, for TensorBoard and as JSON lines for `shardline inspect`.
 
-The first rank alone writes. Nothing here draws random numbers, changes what is trained, or makes a step wait.
+Only rank 0 writes. Nothing here draws random numbers, affects training, or makes a step wait.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from contracts.scalars import PART_BYTES, part_name, scalars_line, start_line
 if TYPE_CHECKING:
     from trainer.train import Training
 
-# Rows reach the file after so many seconds at most; the writer's own two minutes are long beside an epoch.
+# Maximum seconds until a row is written; SummaryWriter's default is two minutes.
 FLUSH_S = 10
-# A fixed name in a folder of its own, which to TensorBoard is a run: an end that is repeated replaces the file.
+# A fixed name, so that a repeated end replaces the file; TensorBoard shows its folder as a run.
 RESULT_NAME = "result/events.out.tfevents.0000000000.result"
 
 
 class Board:
-    """Scalars and pictures of one attempt, which goes on from `first_step`; a full disk ends these, not the training.
+    """Writes scalars and images of one attempt, from `first_step` on; a full disk stops this, not the training.
 
-    TensorBoard's files are in `folder`, the lines of scalars (contracts/scalars.py) in the other one.
+    TensorBoard's files are in `folder`, the JSON lines (contracts/scalars.py) in `scalars_folder`.
     """
 
     def __init__(self, folder: Path, scalars_folder: Path, *, attempt: int, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # purge_step: what a killed attempt wrote beyond its last checkpoint is hidden.
-        # The step that it went on from was written before it was saved, and does not come again.
+        # purge_step hides what a killed attempt wrote after its last checkpoint.
         self._writer: Any = SummaryWriter(str(folder), purge_step=first_step + 1, flush_secs=FLUSH_S)
         self._folder: Path | None = scalars_folder
         self._attempt, self._part, self._bytes = attempt, 0, 0
@@ -50,11 +49,11 @@ class Board:
         self._write(lambda writer: [writer.add_scalar(name, value, step) for name, value in values.items()])
 
     def show_first_slot(self, content: torch.Tensor | str) -> None:
-        """Show the first samples of training: pictures [N, 3, H, W] uint8, or a text."""
+        """Write the first training samples: images [N, 3, H, W] uint8, or a text."""
         from torch.utils.tensorboard.summary import image
 
         if isinstance(content, str):
-            # A block of code: nothing in it is Markdown.
+            # Indented as a Markdown code block.
             lines = "\n".join(f"    {line}" for line in content.splitlines())
             text = f"The first samples of step 1 as the network got them:\n\n{lines}"
             self._write(lambda writer: writer.add_text("first_slot", text, 1))
@@ -79,11 +78,10 @@ class Board:
             self._writer = None
 
     def _append(self, line: bytes) -> None:
-        """Append a line to the newest part; none stays in memory, so that a kill loses none."""
+        """Append a line to the newest part, unbuffered: a kill loses no line."""
         if self._folder is None:
             return
         if self._bytes >= PART_BYTES:
-            # That part is never changed again.
             self._part, self._bytes = self._part + 1, 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +94,7 @@ class Board:
 
 
 def write_result(folder: Path, training: Training, best: CheckpointManifest, report: EvaluationReport | None) -> None:
-    """Write hyperparameters and results of the best checkpoint, or write them again; None: there is no test split."""
+    """Write or replace hyperparameters and results of the best checkpoint; `report` is None without a test split."""
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.summary import hparams
 
@@ -107,7 +105,7 @@ def write_result(folder: Path, training: Training, best: CheckpointManifest, rep
     metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
     with tempfile.TemporaryDirectory() as temporary:
         with SummaryWriter(temporary) as writer:
-            # SummaryWriter.add_hparams would write into a folder of its own, which is another run.
+            # SummaryWriter.add_hparams would create another run folder.
             for summary in hparams(_hyperparameters(training), metrics):  # type: ignore[no-untyped-call]
                 writer.file_writer.add_summary(summary)
             for name, value in metrics.items():
@@ -134,7 +132,6 @@ def _hyperparameters(training: Training) -> dict[str, str | int | float]:
         "compile": training.numerics.compile,
         "seed": config.run.seed,
     }
-    # Of the task's own: what it says of its inputs in checkpoints.
     values |= {name: value for name, value in training.data.task.document().items() if isinstance(value, int | float)}
     # A bool would be stored as 1.0.
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}

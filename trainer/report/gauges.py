@@ -1,4 +1,4 @@
-"""Gauges of memory and of the GPU, and errors of memory that has run out, explained."""
+"""Memory and GPU gauges, and out-of-memory errors with advice."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from trainer.supervise.account import Sections
 from trainer.supervise.supervisor import is_peer_loss
 
 _STATM = Path("/proc/self/statm")
-# Parts of the messages of errors of memory; torch raises the last three as plain RuntimeErrors.
-_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
+# Substrings of out-of-memory messages; torch raises the last three as plain RuntimeErrors.
+_OOM_MESSAGES = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
 _GIB = 1 << 30
 
 
 def read_memory(device: torch.device) -> dict[str, float]:
-    """Return scalars by name, in bytes, without loader processes; nothing waits for the device.
+    """Return memory in bytes by scalar name, without loader processes and without a device sync.
 
-    `memory/resident_bytes` is of now (Linux only); peaks are since the process started.
+    `memory/resident_bytes` is current (Linux only); peaks are since the process started.
     """
-    # Kilobytes, on a Mac bytes: getrusage(2).
+    # In kilobytes; in bytes on macOS: getrusage(2).
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     values = {"memory/resident_peak_bytes": float(peak)}
     if _STATM.exists():
-        now = float(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        # The kernel brings its peak up to date now and then only.
-        values |= {"memory/resident_bytes": now, "memory/resident_peak_bytes": max(float(peak), now)}
+        resident = float(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        # The kernel's peak may lag behind.
+        values |= {"memory/resident_bytes": resident, "memory/resident_peak_bytes": max(float(peak), resident)}
     if device.type == "cuda":
         values["memory/gpu_allocated_peak_bytes"] = float(torch.cuda.max_memory_allocated(device))
         values["memory/gpu_reserved_peak_bytes"] = float(torch.cuda.max_memory_reserved(device))
@@ -42,7 +42,7 @@ def read_memory(device: torch.device) -> dict[str, float]:
 
 
 class GpuGauges:
-    """The gauges of one GPU, by NVML; other devices have none. `log` receives once why a gauge has no values."""
+    """NVML gauges of one GPU. `log` is called once for each gauge that fails."""
 
     def __init__(self, device: torch.device, log: Callable[[str], None]) -> None:
         self._device, self._log = device, log
@@ -54,7 +54,7 @@ class GpuGauges:
         self._gauges = gauges if device.type == "cuda" else {}
 
     def values(self) -> dict[str, float]:
-        """Return scalars by name: percent of the latest time in use, bytes of its memory in use, degrees Celsius."""
+        """Return utilization in percent, used memory in bytes and temperature in degrees Celsius, by scalar name."""
         values = {}
         for name, read in list(self._gauges.items()):
             try:
@@ -66,16 +66,16 @@ class GpuGauges:
 
 
 def is_allocation_error(error: BaseException) -> bool:
-    """Whether an error says of itself that memory has run out."""
+    """Whether an error is an out-of-memory error."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError | OSError) and any(word in str(error).lower() for word in _WORDS)
+    return isinstance(error, RuntimeError | OSError) and any(word in str(error).lower() for word in _OOM_MESSAGES)
 
 
 class OutOfMemory(TryAgain):
-    """A rank needed more memory than there is: final where torch says so twice at the same step.
+    """A rank ran out of memory; final if it happens twice at the same step.
 
-    Once it may be what another process, or ranks that were killed a moment ago, still held.
+    Once may be due to memory of another process, or of ranks killed a moment ago.
     """
 
     def __init__(self, message: str, step: int | None = None) -> None:
@@ -85,26 +85,26 @@ class OutOfMemory(TryAgain):
 
 @contextmanager
 def out_of_memory_explained(
-    config: RunConfig, rank: Rank, sections: Sections, begun: Callable[[], bool]
+    config: RunConfig, rank: Rank, sections: Sections, has_checkpoint: Callable[[], bool]
 ) -> Iterator[None]:
-    """Raise errors of memory inside the block as one that says where, how much, and what to lower (OutOfMemory)."""
+    """Raise out-of-memory errors of the block as OutOfMemory, with section, memory use and advice."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
         if is_peer_loss(error) or not is_allocation_error(error):
             raise
-        now = sections.now
-        where = f"section {now.section} at step {now.step} of rank {rank.rank}"
-        message = explain_out_of_memory(error, rank.device, config, where=where, begun=begun())
-        # The system's, e.g. of a process that cannot be forked, says nothing of what a step needs.
+        current = sections.now
+        where = f"section {current.section} at step {current.step} of rank {rank.rank}"
+        message = explain_out_of_memory(error, rank.device, config, where=where, has_checkpoint=has_checkpoint())
+        # Errors of the system, e.g. of fork, are unrelated to the memory of a step.
         is_torchs = not isinstance(error, OSError | MemoryError)
-        raise OutOfMemory(message, now.step if is_torchs else None) from error
+        raise OutOfMemory(message, current.step if is_torchs else None) from error
 
 
 def explain_out_of_memory(
-    error: BaseException, device: torch.device, config: RunConfig, *, where: str, begun: bool
+    error: BaseException, device: torch.device, config: RunConfig, *, where: str, has_checkpoint: bool
 ) -> str:
-    """Return the message of an error of memory: where it was, how much was taken, and what needs less."""
+    """Return the message for an out-of-memory error: section, memory use and settings to lower."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     train, parallel = config.train, config.parallel
     # Strategy and ranks may change between attempts.
@@ -115,8 +115,8 @@ def explain_out_of_memory(
         fixed.append("set train.precision=bf16")
     if train.activation_checkpointing in ("none", "auto"):
         fixed.append("set train.activation_checkpointing=whole")
-    fresh = ", with --fresh, since a training that has begun keeps these" if begun else ""
-    todo = [*free, "; or ".join(fixed) + fresh] if begun else [*fixed, *free]
+    fresh = ", with --fresh, since a training that has begun keeps these" if has_checkpoint else ""
+    todo = [*free, "; or ".join(fixed) + fresh] if has_checkpoint else [*fixed, *free]
     return (
         f"out of memory in {where}: {lines[0]} ({_describe_memory(device)})\n"
         "  allowed: a step whose parameters, optimizer state and activations fit\n"

@@ -1,4 +1,4 @@
-"""Lines of the log of a training: its start, its status (epoch, best, time left), data time and replaced samples."""
+"""Log lines of a training: size, status (epoch, best metric, time left), data time and replaced samples."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trainer.evaluate import Evaluation
 from trainer.supervise.limits import Budget
 from trainer.tasks.metrics import metric_name
 
-# Between two lines of progress on stderr, where nothing draws events.
+# Seconds between progress lines on stderr.
 PRINT_EVERY_S = 60.0
 
 
 class RankLog:
-    """Log of all ranks, written once, by the first one."""
+    """The training log, written by rank 0 only."""
 
     def __init__(self, events: EventLog, *, is_first: bool) -> None:
         self._events, self._is_first = events, is_first
@@ -37,7 +37,7 @@ class RankLog:
             print_error(f"train: {message}")
 
     def progress(self, step: int, total_steps: int, message: str) -> None:
-        """Write how far training is; now and then on stderr too."""
+        """Emit the progress; print it to stderr every `PRINT_EVERY_S` seconds."""
         if not self._is_first:
             return
         self._events.emit("progress", done=step, total=total_steps, unit="steps", message=message)
@@ -60,7 +60,7 @@ def describe_start(
 
 
 class TrainingStatus:
-    """Epoch, last and best validation, and time left, of a training that goes on from `checkpoint`."""
+    """Epoch, last and best validation, and time left of a training that resumes from `checkpoint`."""
 
     def __init__(
         self,
@@ -80,55 +80,55 @@ class TrainingStatus:
         self._steps = 0
 
     def step_taken(self) -> None:
-        """Count a step of this attempt; the first one, which tries out more than a step does, is none of the rate."""
+        """Count a step of this attempt. The first step is excluded from the rate: it includes one-time set-up."""
         if self._began_at is None:
             self._began_at = time.monotonic()
         else:
             self._steps += 1
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        """Take in an evaluation on the validation split; of equal ones the earlier is the best, as in checkpoints."""
+        """Record an evaluation on the validation split. If scores are equal, the earlier one stays the best."""
         self._metrics, self._headline = evaluation.named("validation"), evaluation.headline
-        best, now = (
+        best, latest = (
             score(metrics, self._metric, evaluation.headline, evaluation.directions)
             for metrics in (self._best.metrics, self._metrics)
         )
-        if now is not None and (best is None or now > best):
+        if latest is not None and (best is None or latest > best):
             self._best = Best(step, self._metrics)
 
     def epoch(self, step: int) -> str:
-        """Return the epoch that a step, from 1, belongs to."""
+        """Return the epoch of a step (from 1)."""
         return f"epoch {self._epoch_of(step)} of {self._epochs}"
 
     def validation(self) -> str:
-        """Return the last validation and the best one so far; empty: there was none."""
+        """Return the last and the best validation so far; empty before the first."""
         if self._headline is None or not self._metrics:
             return ""
         headline = self._headline.metric
         chosen_by = metric_name(self._metric, headline)
         values = {name: self._metrics.get(f"validation_{name}") for name in (headline, chosen_by, LOSS)}
-        last = ", ".join(f"{_in_words(name)} {value:.4f}" for name, value in values.items() if value is not None)
+        last = ", ".join(f"{_readable(name)} {value:.4f}" for name, value in values.items() if value is not None)
         best = self._best.metrics.get(f"validation_{chosen_by}")
         if best is None:
             return f"validation {last}; no best one yet"
-        metric = "" if chosen_by == headline else f"{_in_words(chosen_by)} "
+        metric = "" if chosen_by == headline else f"{_readable(chosen_by)} "
         return f"validation {last}; best {metric}{best:.4f} at epoch {self._epoch_of(self._best.step)}"
 
-    def left(self, step: int) -> str:
-        """Return how long training will take after a step, evaluations and checkpoints as so far; empty: not known."""
+    def time_remaining(self, step: int) -> str:
+        """Return the estimated time after a step, including evaluations and checkpoints; empty if unknown."""
         if self._began_at is None or not self._steps or step >= self._total_steps:
             return ""
         step_s = (time.monotonic() - self._began_at) / self._steps
-        left_s = math.ceil(min((self._total_steps - step) * step_s, self._budget.left_s()))
-        if left_s < 120:
-            return f"{left_s} s left"
-        return f"{left_s // 60} min {left_s % 60} s left" if left_s < 7200 else f"{left_s / 3600:.1f} h left"
+        seconds = math.ceil(min((self._total_steps - step) * step_s, self._budget.remaining_s()))
+        if seconds < 120:
+            return f"{seconds} s left"
+        return f"{seconds // 60} min {seconds % 60} s left" if seconds < 7200 else f"{seconds / 3600:.1f} h left"
 
     def _epoch_of(self, step: int) -> int:
         return min(self._epochs, max(1, math.ceil(step / self._steps_per_epoch)))
 
 
-def _in_words(metric: str) -> str:
+def _readable(metric: str) -> str:
     return metric.replace("_", " ")
 
 
@@ -142,7 +142,7 @@ class DataReport:
         self._named: set[int] = set()
 
     def count(self, slot: SlotBatch) -> None:
-        """Count the task's units and the replaced samples; name each of these once an attempt."""
+        """Count the task's units and replaced samples; log each replaced sample once per attempt."""
         if not slot.request.counts:
             return
         self._units += slot.units
@@ -154,19 +154,19 @@ class DataReport:
 
     def counts(self) -> list[float]:
         """Return the counts of this rank since the last call, to be added over ranks for `describe`."""
-        own = self.clock.take()
-        counts = [own.wall_s, own.loader_s, own.copy_s or 0.0, float(self._replaced), float(self._units)]
+        times = self.clock.take()
+        counts = [times.wall_s, times.loader_s, times.copy_s or 0.0, float(self._replaced), float(self._units)]
         self._replaced = self._units = 0
         return counts
 
     def describe(self, sums: list[float]) -> tuple[dict[str, float], str]:
-        """Return scalars and words about the `counts` of all ranks, added up."""
+        """Return scalars and log text for `sums`, the `counts` summed over ranks."""
         data_time = DataTime(sums[0], sums[1], sums[2] if self._device.type == "cuda" else None)
-        values, words = {"data/time_percent": data_time.share(data_time.loader_s)}, data_time.describe()
+        values, text = {"data/time_percent": data_time.share(data_time.loader_s)}, data_time.describe()
         if data_time.copy_s is not None:
             values["data/host_to_device_percent"] = data_time.share(data_time.copy_s)
         if self._replace_bad:
             values["data/replaced_samples"] = sums[3]
         if sums[3]:
-            words += f", bad samples replaced: {sums[3]:.0f}"
-        return values, words
+            text += f", bad samples replaced: {sums[3]:.0f}"
+        return values, text

@@ -1,7 +1,7 @@
-"""What a rank is doing now, and the events from which contracts/goodput.py makes the account of its time.
+"""Current section of a rank, and time events for contracts/goodput.py.
 
-A rank is always in exactly one section, so the seconds of all sections add up to its life. The watchdog limits the same
-sections. Only the rank's main thread enters them; any thread may read `now`.
+A rank is always in exactly one section, so the section times add up to its lifetime. The watchdog limits the same
+sections. Only the main thread enters sections; any thread may read `now`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from contracts.goodput import SECTION_NAMES
 
 Item = TypeVar("Item")
 
-# Seconds after which the time spent is emitted at the next step: a rank that is killed loses what it has not emitted.
+# Seconds between time events; a killed rank loses the time since its last event.
 EMIT_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
 class CurrentSection:
-    """What a rank is in, since when."""
+    """The section of a rank, and when it was entered."""
 
     section: str
     """One of `SECTION_NAMES`."""
@@ -40,7 +40,7 @@ class CurrentSection:
 
 
 class Sections:
-    """The sections of one rank's life, which begins in set-up."""
+    """Time of one rank by section, starting in set-up."""
 
     def __init__(self) -> None:
         self.now = CurrentSection("set-up", time.monotonic(), 0)
@@ -49,19 +49,19 @@ class Sections:
         self._seconds = dict.fromkeys(SECTION_NAMES, 0.0)
 
     def enter(self, section: str) -> None:
-        """Leave the current section for another, or for a new turn of the same."""
+        """Enter a section; it may be the current one again."""
         before, moment = self.now, time.monotonic()
         self._seconds[before.section] += moment - before.since
-        # One assignment of a frozen object: a thread that reads sees the old or the new.
+        # Assigned atomically, for readers in other threads.
         self.now = CurrentSection(section, moment, before.step)
 
     def alive(self) -> None:
-        """Restart the limit of the current section: it makes progress."""
+        """Report progress: restart the time limit of the current section."""
         self.enter(self.now.section)
 
     @contextmanager
     def inside(self, section: str) -> Iterator[None]:
-        """Be in a section in the block, and then in the one from before."""
+        """Enter a section for the block, and re-enter the previous one afterwards."""
         before = self.now.section
         self.enter(section)
         try:
@@ -70,7 +70,7 @@ class Sections:
             self.enter(before)
 
     def steps_of(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Pass on what a loader yields: waiting for it is section `data`, what the caller does with it `step`."""
+        """Yield a loader's items: waiting for it is section `data`, processing an item is `step`."""
         while True:
             self.enter("data")
             try:
@@ -81,31 +81,30 @@ class Sections:
             self.enter("step")
             yield item
 
-    def each_alive(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Pass on items, each as progress of the current section."""
+    def with_progress(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield items, and report progress for each."""
         for item in items:
             self.alive()
             yield item
 
     def at_step(self, step: int) -> None:
-        """Set the number of optimizer steps that training has taken, without counting one of this process."""
+        """Set the training's step without counting a step of this process."""
         self.now = CurrentSection(self.now.section, self.now.since, step)
 
     def stepped(self, step: int) -> None:
-        """Count an optimizer step; `step` is the training's number of them now."""
+        """Count an optimizer step; `step` is the training's step now."""
         self.steps += 1
         self.at_step(step)
 
     def take(self) -> dict[str, float]:
-        """Return the seconds spent in each section since the last call, sections without any left out."""
+        """Return the seconds per section since the last call; sections without time are omitted."""
         self.alive()
-        spent = {name: seconds for name, seconds in self._seconds.items() if seconds > 0}
-        self._seconds = dict.fromkeys(SECTION_NAMES, 0.0)
-        return spent
+        seconds, self._seconds = self._seconds, dict.fromkeys(SECTION_NAMES, 0.0)
+        return {name: value for name, value in seconds.items() if value > 0}
 
 
 class Account:
-    """The sections of a rank, and the first rank's events of them; the other ranks emit none."""
+    """Sections of a rank and their events, emitted by rank 0 only."""
 
     def __init__(self, events: EventLog, *, is_first: bool) -> None:
         self.sections = Sections()
@@ -113,32 +112,32 @@ class Account:
         started_at = time.time()
         self._life = f"{os.getpid()}.{started_at:.3f}"
         self._emitted_at = time.monotonic()
-        # A reader then knows that no checkpoint was committed where none is emitted.
+        # `tells`: without a checkpoint event, no checkpoint was committed.
         self._emit("life", started_at=started_at, tells=["checkpoint"])
 
     def resume(self, step: int, *, number: int, ranks: int, nodes: int) -> None:
-        """Emit that training continues from a step, and in which attempt at it."""
+        """Emit the step from which training continues, and the attempt number."""
         self.sections.at_step(step)
         self._emit("resume", step=step, number=number, ranks=ranks, nodes=nodes)
-        self.tell()
+        self.emit_time()
 
-    def tell_sometimes(self) -> None:
-        """Emit the time spent if the last event of it is old; at the end of a step."""
+    def emit_if_due(self) -> None:
+        """Emit the time if `EMIT_EVERY_S` seconds have passed; at the end of a step."""
         if time.monotonic() - self._emitted_at >= EMIT_EVERY_S:
-            self.tell()
+            self.emit_time()
 
-    def tell(self) -> None:
-        """Emit the time spent since the last event of it."""
+    def emit_time(self) -> None:
+        """Emit the time per section since the last time event."""
         self._emitted_at = time.monotonic()
         self._emit("spent", step=self.sections.now.step, seconds=self.sections.take())
 
     def committed(self, step: int, seconds: float) -> None:
-        """Emit that a checkpoint is committed, `seconds` after its copy was begun; called from a thread."""
+        """Emit a committed checkpoint, `seconds` after its copy started; called from a thread."""
         self._emit("checkpoint", step=step, seconds=round(seconds, 6))
 
-    def stopped(self, words: str) -> None:
+    def stopped(self, cause: str) -> None:
         """Emit that all ranks agreed to stop."""
-        self._emit("stop", step=self.sections.now.step, cause=words, preempted=True)
+        self._emit("stop", step=self.sections.now.step, cause=cause, preempted=True)
 
     def _emit(self, event: str, **fields: object) -> None:
         if self._is_first:

@@ -1,8 +1,8 @@
-"""What ends training before its last step: hours, money, and evaluations that got no better.
+"""Limits that end training early: hours, cost, and early stopping.
 
-Hours and money may change between attempts, so they are in no fingerprint. Time counts from the start of the launcher,
-over all attempts that led here; what an attempt did after its last checkpoint, and was killed with its launcher, is not
-known to the next one. Early stopping is in each checkpoint: a resume decides as an undisturbed training does.
+Hours and cost may change between attempts, so no fingerprint has them. Time counts from the start of the launcher,
+over all attempts; if a launcher is killed, the time since its last checkpoint is lost. The state of early stopping is
+in each checkpoint, so a resumed training stops at the same step as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Reason = Literal["", "max_hours", "max_cost_usd"]
 
 
 class Budget:
-    """The time that training has taken, and may take.
+    """Time budget of a training.
 
-    `spent_s` are the seconds of the attempts before; `began_at` is the start of this attempt's launcher, on the clock
-    of time.monotonic, which a machine's processes share.
+    `spent_s` are the seconds of earlier attempts. `began_at` is the start of this attempt's launcher on the clock of
+    time.monotonic, which all processes of a machine share.
     """
 
     def __init__(self, resources: ResourcesSection, spent_s: float, began_at: float) -> None:
@@ -41,15 +41,15 @@ class Budget:
     def of_attempt(
         cls, resources: ResourcesSection, folder: Path, *, recorded_s: float, began_at: float, is_first: bool
     ) -> Budget:
-        """Return the budget of a start of the ranks, which may be a later one of the attempt.
+        """Return the budget for a start of the ranks, the first or a later one of the attempt.
 
-        The first rank keeps `recorded_s`, the seconds in the checkpoint that the attempt's first start continued from,
-        in the attempt's folder; its time is what all decide by.
+        Rank 0 stores `recorded_s`, the seconds in the checkpoint from which the attempt first resumed, in the attempt's
+        folder. Its time decides for all ranks.
         """
         before, path = recorded_s, folder / _BEFORE_NAME
         if not is_first:
             return cls(resources, before, began_at)
-        # A checkpoint of this attempt counts some of its time already. What cannot be kept is counted a little short.
+        # A checkpoint of this attempt already includes some of its time. Without the file, some time is not counted.
         with suppress(OSError, ValueError):
             if path.exists():
                 before = float(path.read_text())
@@ -59,23 +59,22 @@ class Budget:
         return cls(resources, before, began_at)
 
     def spent_s(self) -> float:
-        """Return the seconds so far."""
+        """Return the seconds spent so far."""
         return self._before + time.monotonic() - self._start
 
-    def left_s(self) -> float:
-        """Return the seconds until the first limit; infinite without one."""
+    def remaining_s(self) -> float:
+        """Return the seconds until the first limit; infinite without a limit."""
         return max(0.0, 3600 * min(self._limits_h.values(), default=math.inf) - self.spent_s())
 
     def exceeded_by(self, spent_s: float) -> Reason:
-        """Return the limit that the first rank's time is beyond, so that all decide alike; empty: none."""
+        """Return the limit that rank 0's time exceeds; empty if none."""
         return next((name for name, hours in self._limits_h.items() if spent_s >= 3600 * hours), "")
 
 
 def judge(state: EarlyStopping, section: EarlyStoppingSection, evaluation: Evaluation) -> EarlyStopping:
-    """Return the state of early stopping after one more evaluation on the validation split.
+    """Return the state of early stopping after another evaluation on the validation split.
 
-    An evaluation is better when it beats the best before it; the first one always is. One whose metric is no finite
-    number is not.
+    The first finite value is the best. Later ones must be strictly better; non-finite values never are.
     """
     value, direction = evaluation.look_up(section.metric)
     sign = 1 if direction == "max" else -1
@@ -99,7 +98,7 @@ def describe_stop(state: EarlyStopping, section: EarlyStoppingSection) -> str:
 
 
 def require_validation(section: EarlyStoppingSection | None, samples: int) -> None:
-    """Refuse early stopping without samples in the validation split (ConfigError)."""
+    """Raise ConfigError for early stopping without validation samples."""
     if section is not None and samples == 0:
         raise ConfigError(
             f"train.early_stopping watches {section.metric}, and the shards have no validation split",

@@ -1,7 +1,7 @@
-"""The platform's notice that this machine is taken away: Compute Engine's metadata server says so before it happens.
+"""Preemption notices of Compute Engine's metadata server, for Compute Engine and Vertex AI.
 
-`instance/preempted` turns TRUE at once, seconds before a signal (if one comes at all; under Vertex AI and on Compute
-Engine it is the same server). See https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption and
+`instance/preempted` becomes TRUE seconds before the stop signal, if there is one. See
+https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption and
 https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange.
 """
 
@@ -18,26 +18,26 @@ from pathlib import Path
 HOST_VARIABLE = "GCE_METADATA_HOST"
 _HOST = "metadata.google.internal"
 _PATH = "/computeMetadata/v1/instance/preempted"
-# The server answers after this long when nothing has changed; the connection is given a little longer.
+# The server responds after this time if nothing changed; the connection times out `_SLACK_S` later.
 _POLL_S = 60
 _SLACK_S = 15
-# Between two questions at least, should a server answer at once what it was to hold back.
+# Minimum pause between polls, in case the server responds early.
 _PAUSE_S = 0.2
-# Between tries while the server does not answer.
+# Pauses while the server does not respond.
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 _PRODUCT_PATH = Path("/sys/class/dmi/id/product_name")
-# Google's guest agent writes the server's name there; not all containers see the product's name.
+# Google's guest agent adds the server's name; some containers cannot read the product name.
 _HOSTS_PATH = Path("/etc/hosts")
 
 
 def metadata_host() -> str | None:
-    """Return the metadata server's host and port; None where there is none: the variable is unset and no GCE."""
+    """Return the metadata server's host; None if the variable is unset and this is not Compute Engine."""
     if host := os.environ.get(HOST_VARIABLE):
         return host
     if _read(_PRODUCT_PATH).strip() == "Google Compute Engine":
         return _HOST
     lines = (line.partition("#")[0].split() for line in _read(_HOSTS_PATH).splitlines())
-    return _HOST if any(_HOST in words[1:] for words in lines) else None
+    return _HOST if any(_HOST in fields[1:] for fields in lines) else None
 
 
 def _read(path: Path) -> str:
@@ -48,42 +48,42 @@ def _read(path: Path) -> str:
 
 
 class NoticeWatch:
-    """Waits for the notice in a thread, by long polls, and calls once when it has come."""
+    """Polls for the notice in a thread and calls `on_notice` once."""
 
     def __init__(self, host: str, on_notice: Callable[[], None], log: Callable[[str], None]) -> None:
         self._host, self._on_notice, self._log = host, on_notice, log
-        self._done = threading.Event()
-        # No proxy: this server is on this machine's own link.
+        self._closed = threading.Event()
+        # The server is link-local: no proxy.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         threading.Thread(target=self._watch, name="preemption notice", daemon=True).start()
 
     def close(self) -> None:
-        """Ask no more."""
-        self._done.set()
+        """Stop polling."""
+        self._closed.set()
 
     def _watch(self) -> None:
-        # The first answer comes at once; from then on the server holds it back until there is a newer one.
-        known: str | None = None
+        # The first response is immediate; later ones wait for a change.
+        etag: str | None = None
         failures = 0
-        while not self._done.wait(_PAUSE_S):
+        while not self._closed.wait(_PAUSE_S):
             try:
-                value, known = self._ask(known)
+                value, etag = self._poll(etag)
             except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
                 if failures == len(_RETRY_S):
                     self._log(f"the metadata server {self._host} does not say whether this machine goes away: {error}")
-                self._done.wait(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
-                known, failures = None, failures + 1
+                self._closed.wait(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+                etag, failures = None, failures + 1
                 continue
             failures = 0
             if value == "TRUE":
                 self._on_notice()
                 return
 
-    def _ask(self, known: str | None) -> tuple[str, str]:
-        """Return the value and its etag; where an earlier etag is known, once it has changed or the poll is over."""
+    def _poll(self, etag: str | None) -> tuple[str, str]:
+        """Return the value and its etag; with an earlier etag, wait for a change or the poll's time-out."""
         query = ""
-        if known is not None:
-            query = f"?wait_for_change=true&timeout_sec={_POLL_S}" + (f"&last_etag={known}" if known else "")
+        if etag is not None:
+            query = f"?wait_for_change=true&timeout_sec={_POLL_S}" + (f"&last_etag={etag}" if etag else "")
         request = urllib.request.Request(f"http://{self._host}{_PATH}{query}", headers={"Metadata-Flavor": "Google"})
-        with self._opener.open(request, timeout=_POLL_S + _SLACK_S) as answer:
-            return answer.read().decode().strip(), answer.headers.get("ETag", "")
+        with self._opener.open(request, timeout=_POLL_S + _SLACK_S) as response:
+            return response.read().decode().strip(), response.headers.get("ETag", "")

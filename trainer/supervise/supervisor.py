@@ -1,6 +1,6 @@
-"""What surrounds the training of a rank from its first line to its last: signals, the watchdog, the account of time.
+"""Supervision of a rank process: stop signals, watchdog and time account. Imports no torch.
 
-See docs/preemption.md and docs/goodput.md. Nothing here imports torch.
+See docs/preemption.md and docs/goodput.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trainer.supervise.account import Account, CurrentSection, Sections
 from trainer.supervise.notice import NoticeWatch, metadata_host
 from trainer.supervise.stop import RankExit, SignalReceiver, StopCause, StopRequest, end_loader_processes
 
-_LOOK_EVERY_S = 1.0
-# The watchdog, which names the section, comes before the time-out of a collective.
+_CHECK_INTERVAL_S = 1.0
+# The watchdog, which reports the section, fires before the time-out of a collective.
 _SLACK_S = 30.0
 
 
@@ -31,12 +31,12 @@ class Hung(TryAgain):
 
 
 def longest_wait_s(resources: ResourcesSection) -> float:
-    """Return the time-out of a collective: a rank waits for as long as a peer may be at something."""
+    """Return the time-out of a collective: longer than any section of a peer may take."""
     return max(resources.setup_timeout_s, resources.hang_timeout_s) + _SLACK_S
 
 
 class Watchdog:
-    """Watches the sections of this rank from a thread of its own.
+    """Limits the time of this rank's sections, in a separate thread.
 
     Limits are setup_timeout_s up to the end of the first step, which may compile, then hang_timeout_s.
     """
@@ -47,51 +47,51 @@ class Watchdog:
         assert events.folder is not None
         self._sections, self._resources, self._events = sections, resources, events
         self._rank, self._rank_exit = rank, rank_exit
-        self._done = threading.Event()
+        self._closed = threading.Event()
         self._stacks = (events.folder / f"{rank}.stacks.txt").open("ab", buffering=0)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Watch no longer."""
-        self._done.set()
+        """Stop watching."""
+        self._closed.set()
         self._thread.join()
         faulthandler.cancel_dump_traceback_later()
         self._stacks.close()
 
     def _watch(self) -> None:
-        # If the interpreter's lock is never released, this thread waits too: then only faulthandler's, in C, is left.
+        # faulthandler's C thread is the fallback if the GIL is never released.
         longest_s = longest_wait_s(self._resources)
-        interval_s = min(_LOOK_EVERY_S, self._resources.hang_timeout_s / 4)
+        interval_s = min(_CHECK_INTERVAL_S, self._resources.hang_timeout_s / 4)
         while True:
             faulthandler.dump_traceback_later(longest_s, exit=True, file=self._stacks)
-            now = self._sections.now
-            if now.lasted_s > (limit_s := self._limit_s(now)):
-                self._end(now, limit_s)
-            if self._done.wait(interval_s):
+            current = self._sections.now
+            if current.lasted_s > (limit_s := self._limit_s(current)):
+                self._report_hang(current, limit_s)
+            if self._closed.wait(interval_s):
                 return
 
-    def _limit_s(self, now: CurrentSection) -> float:
+    def _limit_s(self, current: CurrentSection) -> float:
         setup_s, hang_s = self._resources.setup_timeout_s, self._resources.hang_timeout_s
-        if now.section == "set-up":
+        if current.section == "set-up":
             return setup_s
-        is_first_step = now.section == "step" and self._sections.steps == 0
+        is_first_step = current.section == "step" and self._sections.steps == 0
         return max(setup_s, hang_s) if is_first_step else hang_s
 
-    def _end(self, now: CurrentSection, limit_s: float) -> None:
+    def _report_hang(self, current: CurrentSection, limit_s: float) -> None:
         error = Hung(
-            f"rank {self._rank} was in section {now.section} for {now.lasted_s:.1f} s (limit {limit_s:g} s) "
-            f"at step {now.step}"
+            f"rank {self._rank} was in section {current.section} for {current.lasted_s:.1f} s (limit {limit_s:g} s) "
+            f"at step {current.step}"
         )
         with suppress(OSError):
             self._stacks.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {error}\n".encode())
             faulthandler.dump_traceback(self._stacks, all_threads=True)
-        self._events.emit("hang", rank=self._rank, section=now.section, step=now.step, message=str(error))
+        self._events.emit("hang", rank=self._rank, section=current.section, step=current.step, message=str(error))
         self._rank_exit.exit_now(error)
 
 
 class RankSupervisor:
-    """The supervision of a rank's process; made in its main thread before torch is imported, and left when it ends."""
+    """Supervises a rank process; created in its main thread before torch is imported."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class RankSupervisor:
         self._notice = None
         if local_rank == 0 and (host := metadata_host()) is not None:
             self._notice = NoticeWatch(
-                host, lambda: self.stop.want(StopCause.NOTICE), lambda message: events.emit("log", message=message)
+                host, lambda: self.stop.request(StopCause.NOTICE), lambda message: events.emit("log", message=message)
             )
 
     def __enter__(self) -> Self:
@@ -121,52 +121,54 @@ class RankSupervisor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Watch no longer, and leave no loader process behind."""
-        self.account.tell()
+        """Stop watching and end loader processes."""
+        self.account.emit_time()
         self._watchdog.close()
         if self._notice is not None:
             self._notice.close()
         end_loader_processes()
 
     def record(self, document: ErrorDocument) -> None:
-        """Record why this rank ends; print it where the disk is full."""
+        """Record why this rank ends; print it if it cannot be written."""
         try:
             self._record(document)
         except (OSError, ShardlineError) as error:
             print_error(f"{document.message}\n({error})")
 
     def finished(self) -> None:
-        """Let a later signal change nothing: training is finished."""
+        """Ignore later signals: training is finished."""
         self._receiver.close()
 
     def explain(self, error: Exception) -> Exception:
-        """Return the error to record: a collective that fails has its cause in another rank."""
-        lost = is_peer_loss(error)
-        if isinstance(error, TryAgain) or (isinstance(error, ShardlineError) and not lost):
+        """Return the error to record; failures of collectives are attributed to another rank."""
+        peer_lost = is_peer_loss(error)
+        if isinstance(error, TryAgain) or (isinstance(error, ShardlineError) and not peer_lost):
             return error
-        told = f"{type(error).__name__}: {error}"
-        if lost and self.stop.wanted:
-            return Preempted(f"told to stop by {self.stop.wanted.words}, and a peer left before all agreed: {told}")
-        return TryAgain(f"another rank is gone or does not answer: {told}") if lost else error
+        message = f"{type(error).__name__}: {error}"
+        if peer_lost and self.stop.cause:
+            return Preempted(
+                f"told to stop by {self.stop.cause.description}, and a peer left before all agreed: {message}"
+            )
+        return TryAgain(f"another rank is gone or does not answer: {message}") if peer_lost else error
 
 
-# gloo's errors are RuntimeErrors that begin with the place in its source: a peer closed the connection, or is too slow.
+# gloo's errors are RuntimeErrors that start with a source location.
 _GLOO = re.compile(r"\bgloo/\S+\.cc:\d+\]")
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Return whether an error, or one that it wraps, says that another rank or the store is gone or does not answer.
+    """Return whether an error, or one that it wraps, means that another rank or the store is unreachable.
 
-    NCCL's and the store's are torch.distributed.DistError, known by name. A loss can arrive as anything, such as a
-    failure of torch.compile, whose first call talks to the other ranks.
+    NCCL and the store raise torch.distributed.DistError, matched by name. The error may be wrapped, e.g. by
+    torch.compile, whose first call communicates.
     """
     pending: list[BaseException | None] = [error]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pending:
         current = pending.pop()
-        if current is None or id(current) in seen:
+        if current is None or id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         if any(kind.__name__ == "DistError" for kind in type(current).__mro__) or _GLOO.search(str(current)):
             return True
         pending += [current.__cause__, current.__context__]

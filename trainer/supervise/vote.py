@@ -1,4 +1,4 @@
-"""The ranks agree, at the end of a step, to stop (some of them may want to) and when the next checkpoint is due."""
+"""Voting at the end of a step: ranks agree whether to stop, and whether a checkpoint is due."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ from trainer.supervise.stop import StopCause, StopRequest
 
 Item = TypeVar("Item")
 
-# Seconds between votes where steps are shorter: a stop is agreed within this and two steps.
+# Seconds between votes if steps are shorter: a stop is agreed within this time plus two steps.
 VOTE_EVERY_S = 0.5
-# Steps between votes at most: the length of the next steps is guessed from the last ones.
+# Maximum steps between votes; the step time is estimated from the last steps.
 _MAX_STEPS = 1000
-# A cause and a rank in one number, whose maximum is a highest cause and a rank that gave it.
+# A vote is cause * unit + rank: its maximum over ranks has the highest cause.
 _CAUSE_UNIT = 1 << 32
 
 
 @dataclass(frozen=True)
 class StopAgreement:
-    """What all ranks agreed on."""
+    """A stop that all ranks agreed on."""
 
     cause: StopCause
     rank: int
-    """One that wanted it."""
+    """A rank that requested it."""
 
     @property
-    def words(self) -> str:
-        """Say why training stops."""
-        return f"{self.cause.words} (rank {self.rank})"
+    def description(self) -> str:
+        """Return the cause and the rank for messages."""
+        return f"{self.cause.description} (rank {self.rank})"
 
 
 class Vote:
-    """The ranks' votes, on a group of its own: processors only, so no device is waited for.
+    """Votes of the ranks in a separate gloo group, without a device sync.
 
-    A vote is cast at the end of one step and read at the end of the next, when it has long arrived. All ranks derive
-    the number of steps to the next vote from the same numbers, so they cast at the same steps. Every rank must make
-    one, and call `step_done` equally often.
+    A vote is cast at the end of one step and read at the end of the next. All ranks derive the step of the next vote
+    from the same numbers. Every rank must create a Vote and call `step_done` equally often.
     """
 
     def __init__(self, stop: StopRequest, rank: Rank, *, timeout_s: float, schedule: Schedule | None = None) -> None:
@@ -58,7 +57,7 @@ class Vote:
         self._mark_steps = 0
 
     def step_done(self) -> StopAgreement | None:
-        """Take part at the end of a step, or of an evaluation's round; return why all ranks stop here, if they do."""
+        """Vote at the end of a step or evaluation round; return the agreed stop, or None."""
         self._steps += 1
         if self._pending is not None:
             self._read()
@@ -67,9 +66,9 @@ class Vote:
         return self.agreed
 
     def rounds_of(self, items: Iterator[Item], rounds: int) -> Iterator[Item]:
-        """Pass on at most `rounds` items, the number on the rank that has most, until a stop is agreed.
+        """Yield up to `rounds` items until a stop is agreed; `rounds` is the maximum over ranks.
 
-        Every rank must go through to the end: one with fewer items votes on without them.
+        Every rank must iterate to the end: ranks with fewer items keep voting.
         """
         for _ in range(rounds):
             item = next(items, None)
@@ -80,13 +79,13 @@ class Vote:
 
     def _cast(self) -> None:
         now = time.monotonic()
-        # Every rank's own measure, of which the longest counts: the slowest rank's signal must not wait too long.
+        # The slowest rank's step time decides, so that its signal does not wait too long.
         step_us = int(1e6 * (now - self._mark) / max(1, self._steps - self._mark_steps))
         self._mark, self._mark_steps = now, self._steps
-        wanted = self._stop.wanted
-        wish = wanted * _CAUSE_UNIT + self._rank.rank if wanted else 0
+        cause = self._stop.cause
+        vote = cause * _CAUSE_UNIT + self._rank.rank if cause else 0
         proposed, saves = (self._schedule.propose(), self._schedule.saves) if self._schedule else (0, 0)
-        values = torch.tensor([wish, step_us, proposed], dtype=torch.int64)
+        values = torch.tensor([vote, step_us, proposed], dtype=torch.int64)
         work = dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._pending = (work, values, saves)
 
@@ -95,11 +94,11 @@ class Vote:
         work, values, saves = self._pending
         work.wait()
         self._pending = None
-        wish, step_us, proposed = (int(value) for value in values)
+        vote, step_us, proposed = (int(value) for value in values)
         if self._schedule is not None:
             self._schedule.agree(proposed, saves=saves)
-        if wish:
-            self.agreed = StopAgreement(StopCause(wish // _CAUSE_UNIT), wish % _CAUSE_UNIT)
+        if vote:
+            self.agreed = StopAgreement(StopCause(vote // _CAUSE_UNIT), vote % _CAUSE_UNIT)
         steps = int(VOTE_EVERY_S * 1e6 / max(1, step_us))
-        # The step that reads casts again at the earliest.
+        # The next vote is cast no earlier than in this step.
         self._next_at = self._steps - 1 + min(_MAX_STEPS, max(1, steps))

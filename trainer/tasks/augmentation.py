@@ -79,7 +79,7 @@ class Augmentation:
         used = [(name, value) for name, value in zip(_JITTER, self.jitter, strict=True) if value > 0]
         for place in random.permutation(len(used)):
             name, value = used[place]
-            # A factor of at least 0, as a difference to 1; for hue a share of the circle.
+            # Relative to a factor of 1, which stays at least 0; hue is a share of the circle.
             lowest = -value if name == "hue" else -min(1.0, value)
             operations.append((name, float(random.uniform(lowest, value))))
         return operations
@@ -108,7 +108,7 @@ def apply_operations(image: Image.Image, operations: list[Operation]) -> Image.I
 
 
 def _affine(image: Image.Image, *matrix: float) -> Image.Image:
-    """Take each pixel from the place that a matrix [2, 3] maps its centre to: the nearest pixel, black outside."""
+    """Apply the affine map [2, 3] from output to input pixels: nearest neighbour, black outside."""
     return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
 
 
@@ -160,7 +160,7 @@ class Mixing:
         """Return how the images of a batch are mixed with those of the batch in reverse order.
 
         `shares` [B] float32: share of an image's own pixels, and of its label in the loss. `boxes` [B, 4] int64: top,
-        left, bottom and right of the pixels that are the partner's; empty where two images are blended.
+        left, bottom and right of the partner's pixels; empty for mixup.
         """
         is_cut = np.full(batch_size, self.cutmix_alpha > 0)
         if self.mixup_alpha > 0 and self.cutmix_alpha > 0:
@@ -176,19 +176,19 @@ class Mixing:
         high = np.clip(middle + side[:, None] // 2, 0, image_size)
         boxes = np.concatenate([low, high], axis=1)
         boxes[~is_cut] = 0
-        # A box that leaves the image covers less than was drawn: the share is that of the pixels.
+        # Boxes are clipped to the image, so the share is computed from the covered pixels.
         covered = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / image_size**2
         shares = np.where(is_cut, 1 - covered, shares).astype(np.float32)
         return {"shares": torch.from_numpy(shares), "boxes": torch.from_numpy(boxes)}
 
 
 def mix_images(images: torch.Tensor, shares: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-    """Return images [B, 3, S, S] float32 mixed as `Mixing.draw` has drawn, on their device."""
+    """Return images [B, 3, S, S] float32 mixed by the result of `Mixing.draw`, on their device."""
     along = torch.arange(images.shape[-1], device=images.device)
     edges = boxes[..., None]
     rows = (along >= edges[:, 0]) & (along < edges[:, 2])
     columns = (along >= edges[:, 1]) & (along < edges[:, 3])
     inside = rows[:, :, None] & columns[:, None, :]
     is_cut = boxes[:, 2] > boxes[:, 0]
-    kept = torch.where(is_cut, 1.0, shares).view(-1, 1, 1, 1).masked_fill(inside[:, None], 0.0)
-    return images * kept + images.flip(0) * (1 - kept)
+    weights = torch.where(is_cut, 1.0, shares).view(-1, 1, 1, 1).masked_fill(inside[:, None], 0.0)
+    return images * weights + images.flip(0) * (1 - weights)

@@ -1,6 +1,6 @@
 """Classification with one class per sample: loss, metrics, outcomes, report and baseline.
 
-What images (image.py) and texts (text.py) share; both add inputs and a network.
+Base of the tasks on images (image.py) and texts (text.py), which add inputs and a network.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Classification(Task):
     def loss(self, outputs: torch.Tensor, batch: Batch, mode: Mode) -> Loss:
         """Return the cross-entropy in nats, summed over the batch, and the number of samples.
 
-        Where images were mixed (`shares` of the batch), the label of the partner has the rest of the share.
+        With mixed images (`shares` of the batch) the partner's label has the remaining share.
         """
         logits, label, shares = outputs.float(), batch["label"], batch.get("shares")
         smoothing = self._smoothing if mode.training else 0.0
         if shares is None and self._weights is None:
-            # In one kernel.
+            # A single kernel.
             return functional.cross_entropy(logits, label, reduction="sum", label_smoothing=smoothing), len(label)
         losses = self._losses(logits, label, smoothing)
         if shares is not None:
@@ -86,13 +86,13 @@ class Classification(Task):
         }
 
     def update(self, metrics: Mapping[str, Metric], outputs: torch.Tensor, batch: Batch) -> None:
-        """Take logits [B, classes] and labels in."""
+        """Add logits [B, classes] and labels."""
         answers = outputs.argmax(dim=1)
         for metric in metrics.values():
             metric.update(answers, batch["label"])
 
     def outcomes(self, outputs: torch.Tensor, batch: Batch) -> Columns:
-        """Return label and answer [B] int64 with the probability [B] float64 of each; 0 where it is not a number."""
+        """Return label and answer [B] int64 with the probability [B] float64 of each; 0 for NaN."""
         label, answer = batch["label"], outputs.argmax(dim=1)
         probabilities = functional.softmax(outputs.double(), dim=1).nan_to_num(0.0)
         return {
@@ -135,60 +135,60 @@ def balanced_weights(shards: ShardManifest) -> torch.Tensor:
     """Return samples / (classes * samples of the class) over the training split [classes] float32, as scikit-learn."""
     counts = torch.tensor(shards.splits["train"].samples_by_class, dtype=torch.float64)
     present = counts > 0
-    # A class without samples has no loss, whatever its weight.
+    # The weight of a class without samples has no effect.
     return torch.where(present, counts.sum() / (present.sum() * counts), 1.0).float()
 
 
-def named_weights(given: str | Mapping[str, float], context: TaskContext) -> torch.Tensor | None:
+def named_weights(weights: str | Mapping[str, float], context: TaskContext) -> torch.Tensor | None:
     """Return factors of the loss by class [classes] float32, 1 where a class is not named; None: all are 1.
 
-    Before the shards are written their classes are not known, and any name is taken.
+    Before the shards are written, classes are unknown and every name is accepted.
 
     Raises:
         ConfigError: It is no mapping, a name is no class, or a factor is not above 0.
     """
-    if not given:
+    if not weights:
         return None
-    if not isinstance(given, Mapping):
+    if not isinstance(weights, Mapping):
         raise ConfigError(
-            f"task.arguments.class_weights is {given!r}",
+            f"task.arguments.class_weights is {weights!r}",
             allowed="balanced, or a factor above 0 by class name",
             todo="choose one of them",
         )
     classes = context.shards.classes
-    unknown = sorted(str(name) for name in given if name not in classes)
+    unknown = sorted(str(name) for name in weights if name not in classes)
     if unknown and context.shards_uri:
         raise ConfigError(
             f"task.arguments.class_weights names {unknown[0]!r}, which is no class",
             allowed=", ".join(classes[:20]),
             todo="correct the name",
         )
-    for name, factor in given.items():
+    for name, factor in weights.items():
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
             raise ConfigError(
                 f"task.arguments.class_weights.{name} is {factor!r}", allowed="a number above 0", todo="correct it"
             )
-    return torch.tensor([float(given.get(name, 1.0)) for name in classes])
+    return torch.tensor([float(weights.get(name, 1.0)) for name in classes])
 
 
 def confusion_cells(labels: Integers, answers: Integers, num_classes: int) -> tuple[list[tuple[int, int, int]], int]:
     """Return the cells (label, answer, samples) that are not empty, and the samples in cells beyond `MAX_CELLS`.
 
-    All cells of the diagonal are there, and the largest of the others.
+    All cells of the diagonal are included, and the largest of the others.
     """
     cells, counts = np.unique(labels * num_classes + answers, return_counts=True)
     wrong = np.flatnonzero(cells // num_classes != cells % num_classes)
     left_out = wrong[np.argsort(-counts[wrong], kind="stable")][MAX_CELLS:]
-    kept = np.delete(np.arange(len(cells)), left_out)
-    label, answer = np.divmod(cells[kept], num_classes)
-    rows = zip(label.tolist(), answer.tolist(), counts[kept].tolist(), strict=True)
+    included = np.delete(np.arange(len(cells)), left_out)
+    label, answer = np.divmod(cells[included], num_classes)
+    rows = zip(label.tolist(), answer.tolist(), counts[included].tolist(), strict=True)
     return list(rows), int(counts[left_out].sum())
 
 
 def roc_curve(scores: Floats, positive: npt.NDArray[np.bool_]) -> RocCurve | None:
     """Return the ROC curve of scores [N] float64, with the exact area; None: all samples are of one class.
 
-    Of more than `MAX_ROC_POINTS` different scores, as many points spread evenly are kept.
+    Of more than `MAX_ROC_POINTS` different scores, as many points spread evenly are included.
     """
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
@@ -206,7 +206,7 @@ def roc_curve(scores: Floats, positive: npt.NDArray[np.bool_]) -> RocCurve | Non
 
 
 def _roc_of_two(labels: Integers, answers: Integers, probability: Floats) -> RocCurve | None:
-    # From the probability of the answer alone, so that equal logits have equal scores.
+    # Only from the probability of the answer, so that equal logits have equal scores.
     return roc_curve(np.where(answers == 1, probability, 1 - probability), labels == 1)
 
 

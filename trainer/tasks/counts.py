@@ -1,4 +1,4 @@
-"""Metrics of the tool's tasks that keep counts of samples; torchmetrics is imported here, and not by the tasks."""
+"""Metrics of built-in tasks from counts of samples; this module imports torchmetrics, the tasks do not."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class ClassMean(Metric):
         self.answered.index_add_(0, answers, ones)
 
     def compute(self) -> torch.Tensor:
-        """Return the mean, [] float64; not a number without samples."""
-        known = self.labelled > 0
-        return self._score(self.correct[known], self.labelled[known], self.answered[known]).mean()
+        """Return the mean, [] float64; NaN without samples."""
+        present = self.labelled > 0
+        return self._score(self.correct[present], self.labelled[present], self.answered[present]).mean()
 
 
 class ScoreCounts(Metric):
@@ -78,7 +78,7 @@ class ScoreCounts(Metric):
         """
         _, num_classes, num_bins = self.counts.shape
         edges = torch.from_numpy(self._edges).to(logits.device)
-        # A logit on an edge belongs to the bin above it, as a probability at its threshold is an answer.
+        # A logit on an edge is in the bin above it, as a probability equal to its threshold is positive.
         bins = torch.bucketize(logits.double().nan_to_num(0.0), edges, right=True).sub_(1).clamp_(min=0)
         classes = torch.arange(num_classes, device=logits.device)
         places = ((labels.long() * num_classes + classes) * num_bins + bins).view(-1)

@@ -37,7 +37,7 @@ class ImageTask(Task):
 
     Args:
         context: The configuration's sections data and model, and the shards' classes and pixels.
-        compare: What the export's gates compare of the logits, besides the numbers.
+        compare: Comparison of the logits by the export's gates: of values alone, or of classes too.
 
     Raises:
         ConfigError: data.transform cannot be imported, or there is no mean and std.
@@ -52,7 +52,7 @@ class ImageTask(Task):
         self._model, self._size, self._own_name = context.config.model, data.image_size, data.transform
         mean, std = normalisation(data, shards)
         self._mean, self._std = (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
-        # Of adopted shards nobody has looked at the images.
+        # Adopted shards have images that were never checked.
         max_pixels = shards.prepared.max_pixels if shards.prepared is not None else MAX_PIXELS
         self.train_transform = TrainTransform(self._size, data.crop, data.horizontal_flip, max_pixels)
         self._own = load_transform(data.transform) if data.transform else None
@@ -108,7 +108,7 @@ class ImageTask(Task):
     def to_model(self, batch: Batch, mode: Mode) -> Batch:
         """Return `images` [B, 3, S, S] float32, normalised and mixed, `label`, and where mixed `shares` [B].
 
-        A share is that of the label in the loss; the label in reverse order has the rest.
+        A share is the weight of the label in the loss; the partner's label (reverse order) has the remaining weight.
         """
         finished = {**batch, "images": normalise(batch["images"], self._mean, self._std, mode.memory_format)}
         mix = finished.pop("mix", None)
@@ -123,7 +123,7 @@ class ImageTask(Task):
         return {"images": images, "label": self.stack_labels([self.no_label] * size)}
 
     def first_samples(self, batch: Batch) -> torch.Tensor:
-        """Return the images of a batch as the network got them, augmented and mixed: [N, 3, S, S] uint8."""
+        """Return the network's input images, augmented and mixed: [N, 3, S, S] uint8."""
         mean, std = (
             torch.tensor(values, device=batch["images"].device).view(1, CHANNELS, 1, 1)
             for values in (self._mean, self._std)
@@ -197,8 +197,8 @@ def build_network(section: ModelSection, *, num_classes: int, image_size: int) -
 
 
 def _images_to_logits(network: nn.Module) -> nn.Module:
-    """Give a network of transformers the plain signature images -> logits; its tensors keep their names."""
-    # A bound method: a deep copy of the network has one of its own.
+    """Change a transformers network's signature to images -> logits; its tensors keep their names."""
+    # A bound method is copied with the network.
     network.forward = MethodType(_logits_of, network)
     return network
 
@@ -206,6 +206,6 @@ def _images_to_logits(network: nn.Module) -> nn.Module:
 def _logits_of(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Map images [B, 3, H, W] float32, normalised, to logits [B, classes]."""
     output: Any = type(network).forward(network, pixel_values=images)
-    # A user's own network may return them as they are.
+    # A user's network may return logits directly.
     logits: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return logits

@@ -1,7 +1,7 @@
 """Image files to square crops: decode, crop, resize, flip; and normalisation.
 
-Evaluation decodes the whole image, so that the exported program, which has only Pillow and numpy, gives the same bits.
-Training may decode at a reduced size (DCT scaling): its crops are random anyway, and only it is short of time.
+Evaluation decodes the whole image, so that the exported program, with only Pillow and numpy, gives the same bits.
+Training may decode at a reduced size (DCT scaling), which is faster.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TrainTransform:
 
 
 def choose_reduction(box: Box, size: int) -> int:
-    """Return the largest reduction at which neither side of a box is below `size`; 1 where there is none."""
+    """Return the largest reduction at which neither side of a box is below `size`, or else 1."""
     least = min(box[2], box[3])
     return next((reduction for reduction in REDUCTIONS if least >= size * reduction), 1)
 
@@ -120,7 +120,7 @@ def resize(image: Pixels, box: Box, size: int, *, flip: bool = False) -> Pixels:
 
 
 def _cut_near(image: Pixels, box: Box, size: int) -> tuple[Pixels, Box]:
-    """Return the part of an image that `resize` looks at, and the box in it: Pillow copies all it is given."""
+    """Return the part of an image that `resize` reads, and the box in it, since Pillow copies the whole array."""
     top, left, height, width = box
     # Reach of the bilinear filter: one output pixel, in input pixels (Pillow, Resample.c, precompute_coeffs).
     reach = math.ceil(max(height / size, width / size, 1)) + 1
@@ -137,14 +137,14 @@ def normalise(
     In this order of operations, each rounded to float32, so that other implementations of it give the same bits.
     """
     scaled = images.permute(0, 3, 1, 2).contiguous(memory_format=memory_format).float()
-    # A tensor, not a number: on a GPU torch would multiply by the rounded inverse of a number.
+    # A tensor: on a GPU torch divides by a number through its rounded inverse.
     largest = torch.full((), 255.0, device=images.device)
     return scaled.div_(largest).sub_(_on_device(mean, images.device)).div_(_on_device(std, images.device))
 
 
 @cache
 def _on_device(values: Channels, device: torch.device) -> torch.Tensor:
-    """Return values by channel [1, 3, 1, 1]; kept, since the copy to the device waits for it."""
+    """Return values by channel [1, 3, 1, 1]; cached, since a copy to the device synchronises with it."""
     return torch.tensor(values, device=device).view(1, 3, 1, 1)
 
 
@@ -161,20 +161,20 @@ def load_transform(name: str) -> OwnTransform:
             allowed="a callable that maps an image [S, S, 3] uint8 to another",
             todo="name a function",
         )
-    own: OwnTransform = transform
-    return own
+    typed: OwnTransform = transform
+    return typed
 
 
-def apply_own(own: OwnTransform, name: str, pixels: Pixels) -> Pixels:
-    """Return an image [S, S, 3] after data.transform, which is given a copy that it may write to.
+def apply_own(transform: OwnTransform, name: str, pixels: Pixels) -> Pixels:
+    """Return an image [S, S, 3] after data.transform, which receives a writable array.
 
     Raises:
         RefusedSample: The function failed, or returned something else than an image of that size.
     """
-    # A copy only where Pillow's bytes cannot be written to.
+    # Copied only if Pillow's buffer is read-only.
     writable = np.require(pixels, requirements=["C", "W"])
     try:
-        result = own(writable)
+        result = transform(writable)
     except MemoryError:
         raise
     except Exception as error:  # the user's code may raise anything

@@ -25,7 +25,7 @@ from trainer.tasks.task import Task, TaskContext
 
 _OF_MACHINE = (UserError, MemoryError, torch.OutOfMemoryError, torch.distributed.DistBackendError)
 _UNIT = re.compile(r"(?!samples$)[a-z][a-z0-9_]{0,31}")
-# Module and class of the tool's tasks (contracts/config, TASKS).
+# Module and class of built-in tasks (contracts/config, TASKS).
 _CLASSES = {
     "image_classification": ("image", "ImageClassification"),
     "image_multilabel": ("multilabel", "ImageMultilabel"),
@@ -34,7 +34,7 @@ _CLASSES = {
 
 
 def load_task(config: RunConfig, shards: ShardManifest, shards_uri: str = "") -> Task:
-    """Return the task of a configuration, made for shards; an empty `shards_uri`: they are not written yet.
+    """Return the task of a configuration, made for shards; `shards_uri` is empty before they are written.
 
     Raises:
         ConfigError: Its class cannot be imported or made, or an attribute has the wrong type.
@@ -60,31 +60,31 @@ def load_task(config: RunConfig, shards: ShardManifest, shards_uri: str = "") ->
 def _find_class(config: RunConfig) -> Callable[..., Task]:
     name = config.task.name
     if config.task.is_own:
-        found: object = load_callable("task.name", name, ConfigError)
+        task_class: object = load_callable("task.name", name, ConfigError)
     else:
         module, class_name = _CLASSES[name]
-        found = getattr(importlib.import_module(f"trainer.tasks.{module}"), class_name)
-    if not inspect.isclass(found) or not issubclass(found, Task):
+        task_class = getattr(importlib.import_module(f"trainer.tasks.{module}"), class_name)
+    if not inspect.isclass(task_class) or not issubclass(task_class, Task):
         raise ConfigError(
             f"task.name {name!r} is no class that inherits from Task",
             allowed="a class that inherits from trainer.tasks.task.Task (docs/tasks.md)",
             todo="write `class ...(Task)`, or name such a class",
         )
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
+    if inspect.isabstract(task_class):
+        missing = ", ".join(sorted(task_class.__abstractmethods__))
         raise ConfigError(
-            f"task.name {name!r}: class {found.__name__} has no {missing}",
+            f"task.name {name!r}: class {task_class.__name__} has no {missing}",
             allowed="a class with all abstract methods of trainer.tasks.task.Task (docs/tasks.md)",
             todo=f"write {missing}",
         )
-    return found
+    return task_class
 
 
 def _check_attributes(task: Task, config: RunConfig) -> None:
     """Compare the types of a task's attributes with the interface.
 
     Raises:
-        ConfigError: An attribute is missing or of another type, or `unit` and `count_units` are not both there.
+        ConfigError: An attribute is missing or of another type, or only one of `unit` and `count_units` is defined.
     """
     kinds = get_args(FieldKind)
     expected_types = {"fields": Mapping, "signature": Signature, "headline": str}
@@ -111,15 +111,15 @@ def _check_attributes(task: Task, config: RunConfig) -> None:
 
 
 def network_name(config: RunConfig, *, arguments: bool = False) -> str:
-    """Return the network's name in messages, with model.arguments where the message is about them."""
+    """Return the network's name in messages, with model.arguments if the message is about them."""
     if config.task.is_own:
         return f"the network of task {config.task.name}"
-    given = f" with model.arguments {config.model.arguments}" if arguments else ""
-    return f"{config.model.architecture}{given}"
+    suffix = f" with model.arguments {config.model.arguments}" if arguments else ""
+    return f"{config.model.architecture}{suffix}"
 
 
 def is_own_network(config: RunConfig) -> bool:
-    """Whether the network is made by own code, which may keep tensors outside of it."""
+    """Whether own code builds the network, and may hold tensors outside of it."""
     return config.task.is_own or ":" in config.model.architecture
 
 
@@ -138,13 +138,13 @@ def describe_failure(error: Exception) -> str:
 
 
 def is_of_machine(error: Exception) -> bool:
-    """Whether an error comes from the machine or a peer, or is a user error already, and not from own code."""
+    """Whether an error is a user error, or comes from the machine or a peer, not from own code."""
     return isinstance(error, _OF_MACHINE) or is_allocation_error(error)
 
 
 @contextmanager
 def calling(config: RunConfig, member: str, *, allowed: str = "a member that takes every batch") -> Iterator[None]:
-    """Turn exceptions of an own task's member that is called inside into errors that name it; others pass.
+    """Convert exceptions of an own task's member, called in this context, to errors that name it.
 
     Raises:
         ConfigError: The member failed.
@@ -159,7 +159,7 @@ def calling(config: RunConfig, member: str, *, allowed: str = "a member that tak
 
 @contextmanager
 def running_network(config: RunConfig) -> Iterator[None]:
-    """Turn exceptions of an own network that runs inside into errors that name file and line; others pass.
+    """Convert exceptions of an own network, run in this context, to errors with file and line.
 
     Raises:
         ModelError: The network failed, in a call from a file of own code.
@@ -187,7 +187,7 @@ def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
 
 
 def _own_path(filename: str) -> str:
-    """Return a path relative to code.path, of which a process has a copy elsewhere; unchanged outside of it."""
+    """Return a path relative to this process's copy of code.path; other paths are unchanged."""
     folder = code_folder()
     path = Path(filename)
     return str(path.relative_to(folder)) if folder is not None and path.is_relative_to(folder) else filename

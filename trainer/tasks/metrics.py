@@ -1,6 +1,6 @@
 """Metrics of a task over one evaluation: states in float64, added over ranks by torchmetrics, and values by name.
 
-torchmetrics is imported where a task makes its metrics, and nowhere else: it takes 1.4 s and 100 MB.
+torchmetrics takes 1.4 s and 100 MB, and is imported only where a task makes its metrics.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SplitMetrics:
         headline: The task's.
 
     Raises:
-        ConfigError: A metric cannot be added over ranks, or the headline is none of them.
+        ConfigError: A metric cannot be reduced over ranks, or the headline is not one of them.
     """
 
     def __init__(self, task: Task, device: torch.device, calling: Calling = nullcontext) -> None:
@@ -47,8 +47,8 @@ class SplitMetrics:
             self.by_name = _checked(task.metrics())
         for metric in self.by_name.values():
             for part in metric_parts(metric):
-                # Added here, by all ranks, and computed by the first one. They stay added, where `compute` would take
-                # them back to this rank's part: `calibrate` and `report` read states of all ranks.
+                # `reduce` syncs on all ranks, and the first one computes. `compute` must not undo the sync:
+                # `calibrate` and `report` read the states of all ranks.
                 part.sync_on_compute = part._to_sync = part._should_unsync = False
                 # Counts too: sums stay exact up to 2**53, and torchmetrics divides integers in float32.
                 part.set_dtype(torch.float64)
@@ -58,14 +58,14 @@ class SplitMetrics:
         }
         if task.headline not in (*self.directions, LOSS):
             raise ConfigError(
-                f"headline of the task is {task.headline!r}, which is none of its metrics",
+                f"headline of the task is {task.headline!r}, which is not one of its metrics",
                 allowed=", ".join((*self.directions, LOSS)),
                 todo="correct headline (docs/tasks.md)",
             )
         self.headline = Headline(metric=task.headline, direction=self.directions.get(task.headline, "min"))
 
     def update(self, outputs: Outputs, batch: Batch) -> None:
-        """Take a batch in."""
+        """Add a batch."""
         with self._calling("update"):
             self._task.update(self.by_name, outputs, batch)
 
@@ -85,7 +85,7 @@ class SplitMetrics:
             for part in metric_parts(metric):
                 _check_shapes(part)
                 part.sync()
-        # Computed once: all ranks decide by the same numbers.
+        # One rank computes, so that all ranks decide by the same numbers.
         values = self.values() if dist.get_rank() == 0 else {}
         vector = torch.tensor([values.get(name, math.nan) for name in self.by_name], dtype=torch.float64)
         vector = vector.to(self._device)
@@ -119,12 +119,12 @@ def metric_value(metric: Metric) -> float:
 
 
 def check_metrics(config: RunConfig, task: Task) -> None:
-    """Refuse metrics that cannot be used, and names in the configuration that are none, before training.
+    """Refuse invalid metrics, and unknown metric names in the configuration, before training.
 
-    Skipped for the tool's tasks where only headline and loss are named: importing torchmetrics takes time.
+    Skipped for built-in tasks if only headline and loss are named, since importing torchmetrics takes time.
 
     Raises:
-        ConfigError: A metric cannot be added over ranks, or a name is none of the task's.
+        ConfigError: A metric cannot be reduced over ranks, or the task has no metric of a name.
     """
     stopping = config.train.early_stopping
     fields = {"checkpoint.best_metric": config.checkpoint.best_metric}
@@ -133,18 +133,18 @@ def check_metrics(config: RunConfig, task: Task) -> None:
     names = {field: metric_name(metric, task.headline) for field, metric in fields.items()}
     if not config.task.is_own and not set(names.values()) - {LOSS, task.headline}:
         return
-    known = (*SplitMetrics(task, torch.device("cpu"), partial(calling, config)).directions, LOSS)
+    available = (*SplitMetrics(task, torch.device("cpu"), partial(calling, config)).directions, LOSS)
     for field, name in names.items():
-        if name not in known:
+        if name not in available:
             raise ConfigError(
                 f"{field} is {fields[field]}, and task {config.task.name} has no metric of that name",
-                allowed=", ".join(f"validation_{metric}" for metric in known),
+                allowed=", ".join(f"validation_{metric}" for metric in available),
                 todo=f"set {field} to one of them",
             )
 
 
 def metric_name(metric: str, headline: str) -> str:
-    """Return the name of the metric that a field of the configuration asks for; an empty field: the headline."""
+    """Return the metric's name from a field of the configuration; an empty field means the headline."""
     return metric.removeprefix("validation_") or headline
 
 
@@ -165,7 +165,7 @@ def _checked(metrics: object) -> dict[str, Metric]:
 
 
 def _faults(metrics: object) -> Iterator[str]:
-    """Yield what ranks or the tool cannot use."""
+    """Yield the faults that make metrics unusable."""
     from torchmetrics import Metric
     from torchmetrics.utilities.data import dim_zero_max, dim_zero_min, dim_zero_sum
 
@@ -176,7 +176,7 @@ def _faults(metrics: object) -> Iterator[str]:
     for name, metric in metrics.items():
         kind = f"{type(metric).__name__} {name}"
         if not isinstance(metric, Metric):
-            yield f"{kind} is no metric of torchmetrics"
+            yield f"{kind} is not a torchmetrics.Metric"
             continue
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             yield f"{name!r} is no name: letters, digits and _, not loss or samples, nor validation_ or test_ in front"
@@ -192,10 +192,10 @@ def _faults(metrics: object) -> Iterator[str]:
 
 
 def _check_shapes(part: Metric) -> None:
-    """Refuse a state that has grown: on a rank without samples it has its first shape.
+    """Refuse a state with a new shape, which ranks without samples would not have.
 
     Raises:
-        ConfigError: One has.
+        ConfigError: A state has a new shape.
     """
     for name, default in part._defaults.items():
         shapes = [list(tensor.shape) for tensor in (default, getattr(part, name))]  # type: ignore[union-attr]
@@ -203,5 +203,5 @@ def _check_shapes(part: Metric) -> None:
             raise ConfigError(
                 f"metrics of the task: state {name} of {type(part).__name__} has grown from {shapes[0]} to {shapes[1]}",
                 allowed="states that keep their shape",
-                todo="say the number of classes or outputs where the metric is made, or take another metric",
+                todo="pass the number of classes or outputs to the metric's constructor, or use another metric",
             )

@@ -42,7 +42,7 @@ TOTAL_BINS = 1 << 20
 MAX_BINS, MIN_BINS = 1024, 64
 """Bounds for one class; even numbers, so that a probability of one half is an edge."""
 LARGEST_LOGIT = 12.0
-"""Logits beyond it are in the outermost bins: probabilities of 6e-6, or as close to 1."""
+"""Larger absolute values are in the outermost bins: probabilities within 6e-6 of 0 or 1."""
 WORST_SAMPLES, MAX_LABELS = 50, 20
 """Samples in `details`, and classes of each list of one."""
 
@@ -72,7 +72,7 @@ class ImageMultilabel(ImageTask):
         self._weights = _balanced_weights(context.shards) if is_balanced else named_weights(class_weights, context)
 
     def build_model(self) -> nn.Module:
-        """Return the network of section `model`; transformers' pipelines are told that there are several labels."""
+        """Return the network of section `model`; its configuration has the problem type of multi-label."""
         network = super().build_model()
         if is_of_transformers(network):
             network.config.problem_type = "multi_label_classification"  # type: ignore[union-attr]
@@ -92,7 +92,7 @@ class ImageMultilabel(ImageTask):
             # Two classes for each label, yes and no (Szegedy et al., arXiv 1512.00567).
             targets = targets * (1 - self._smoothing) + self._smoothing / 2
         if shares is not None:
-            # The loss is linear in its targets.
+            # Mixing targets is exact, since the loss is linear in them.
             targets = shares[:, None] * targets + (1 - shares[:, None]) * targets.flip(0)
         return self._losses(outputs.float(), targets).sum(), len(targets)
 
@@ -113,7 +113,7 @@ class ImageMultilabel(ImageTask):
         }
 
     def update(self, metrics: Mapping[str, Metric], outputs: torch.Tensor, batch: Batch) -> None:
-        """Take logits and labels [B, classes] in."""
+        """Add logits and labels [B, classes]."""
         for metric in metrics.values():
             metric.update(outputs, batch["label"] > 0.5)
 
@@ -126,8 +126,8 @@ class ImageMultilabel(ImageTask):
     def outcomes(self, outputs: torch.Tensor, batch: Batch) -> Columns:
         """Return per sample the places of its classes and of those at or above their thresholds, and the loss.
 
-        `probability` has that of each class of `answer`, `label_probability` that of each of `label`. A logit that is
-        not a number counts as 0, as in the metrics.
+        `probability` is by class of `answer`, `label_probability` by class of `label`. NaN is a logit of 0, as in
+        the metrics.
         """
         outputs = outputs.float().nan_to_num(0.0, posinf=1e30, neginf=-1e30)
         probabilities = sigmoid(outputs.cpu().numpy())
@@ -168,7 +168,7 @@ class ImageMultilabel(ImageTask):
 
 
 def bin_edges(num_bins: int) -> Floats:
-    """Return the lower edges of the bins [bins], as logits; the lowest bin holds what is below it too."""
+    """Return the lower edges of the bins [bins], as logits; the lowest bin includes all lower logits."""
     return np.linspace(-LARGEST_LOGIT, LARGEST_LOGIT, num_bins + 1)[:-1]
 
 
@@ -180,13 +180,13 @@ def edge_probabilities(num_bins: int) -> Floats:
 
 
 def counts_above(counts: Floats) -> list[tuple[Floats, Floats]]:
-    """Return of each class the samples of it, and those outside of it, at or above the lower edge of each bin."""
+    """Return per class the numbers of positive and negative samples at or above the lower edge of each bin."""
     outside, inside = counts[:, :, ::-1].cumsum(axis=2)[:, :, ::-1]
     return list(zip(inside, outside, strict=True))
 
 
 def average_precision(true: Floats, false: Floats) -> float | None:
-    """Return the precision at each edge, weighted by the recall that it adds; None: no sample is of the class.
+    """Return the precision at each edge, weighted by the recall that it adds; None: the class has no sample.
 
     As scikit-learn's average_precision_score: without interpolation.
     """
@@ -197,30 +197,30 @@ def average_precision(true: Floats, false: Floats) -> float | None:
 
 
 def best_threshold(true: Floats, false: Floats, edges: Floats) -> float:
-    """Return the edge with the largest F1; of equal ones the nearest to 0.5, then the higher; 0.5 without a sample."""
+    """Return the edge with the largest F1; ties go to the nearest to 0.5, then to the higher; 0.5 without a sample."""
     if not true[0]:
         return DEFAULT_THRESHOLD
-    # Twice the true positives over answers and labels: equal fractions are equal numbers.
+    # 2 TP / (answers + labels): mathematically equal values are equal floats.
     f1 = 2 * true / (true + false + true[0])
     best = edges[f1 == f1.max()][::-1]
     return float(best[np.argmin(np.abs(best - DEFAULT_THRESHOLD))])
 
 
 def mean_average_precision(counts: Floats) -> float:
-    """Return the mean over the classes that are a label; not a number without one."""
+    """Return the mean over the classes with samples; NaN without any."""
     values = [average_precision(*of_class) for of_class in counts_above(counts)]
     return _mean([value for value in values if value is not None])
 
 
 def f1_macro(counts: Floats) -> float:
-    """Return the mean F1 at a probability of one half over the classes that are a label, of counts in two bins."""
+    """Return the mean F1 at a probability of one half over the classes with samples, from counts in two bins."""
     (_, false), (missed, true) = counts[0].T, counts[1].T
     labelled = true + missed > 0
     return _mean((2 * true / np.maximum(2 * true + false + missed, 1))[labelled])
 
 
 def f1_micro(counts: Floats) -> float:
-    """Return F1 at a probability of one half over all pairs of sample and class, of counts in two bins."""
+    """Return F1 at a probability of one half over all pairs of sample and class, from counts in two bins."""
     (_, false), (missed, true) = counts.sum(axis=1)
     return float(2 * true / (2 * true + false + missed)) if true + false + missed else float("nan")
 
@@ -239,9 +239,9 @@ def _balanced_weights(shards: ShardManifest) -> torch.Tensor:
     """Return samples outside of each class over samples of it, in the training split: [classes] float32."""
     train = shards.splits["train"]
     positives = torch.tensor(train.samples_by_class, dtype=torch.float64)
-    others = train.samples - positives
-    # A class that all samples have, or none, has nothing to be balanced with.
-    return torch.where((positives > 0) & (others > 0), others / positives, 1.0).float()
+    negatives = train.samples - positives
+    # A class without positives or negatives has weight 1.
+    return torch.where((positives > 0) & (negatives > 0), negatives / positives, 1.0).float()
 
 
 def _label_outcome(name: str, threshold: float, true: Floats, false: Floats, edges: Floats) -> LabelOutcome:
@@ -265,8 +265,8 @@ def _worst_sample(outcomes: Columns, place: int) -> WorstSample:
     label, answer = outcomes["label"][place], outcomes["answer"][place]
     labels = _label_scores(label, outcomes["label_probability"][place])
     answers = _label_scores(answer, outcomes["probability"][place])
-    missed = sorted((one for one in labels if one.label not in answer), key=lambda one: one.probability)
-    wrong = sorted((one for one in answers if one.label not in label), key=lambda one: -one.probability)
+    missed = sorted((score for score in labels if score.label not in answer), key=lambda score: score.probability)
+    wrong = sorted((score for score in answers if score.label not in label), key=lambda score: -score.probability)
     return WorstSample(
         shard=outcomes["shard"][place],
         key=outcomes["key"][place],

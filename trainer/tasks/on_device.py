@@ -29,7 +29,7 @@ class TaskOnDevice:
 
     def __init__(self, task: Task, config: RunConfig, device: torch.device, numerics: Numerics) -> None:
         if numerics.compile and task.signature.dimensions:
-            # Sizes are compiled as they come: which were seen would depend on where training was resumed.
+            # Each size is compiled when it first occurs, which would depend on the step of a resume.
             varying = ", ".join(task.signature.dimensions)
             raise ConfigError(
                 f"train.compile is on, and inputs of {network_name(config)} vary in {varying}",
@@ -63,7 +63,7 @@ class TaskOnDevice:
         return {**batch, **larger}
 
     def to_model(self, batch: Batch, clock: DataClock) -> Batch:
-        """Finish a batch of the loader; `clock` measures its copy, where no prefetcher has made it."""
+        """Finish a batch of the loader; `clock` measures its copy if no prefetcher has copied it."""
         device = self._device
         tensors = (leaf for _, leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
         if device.type != "cpu" and next(tensors).device != device:
@@ -131,10 +131,10 @@ def checked_loss(loss: object, config: RunConfig) -> Loss:
 class Denominator:
     """The count that the loss of a step is divided by, over its slots and all ranks.
 
-    Samples as an int are known in advance: the global batch's divide each slot, without an all-reduce. Any other count
-    is summed over slots and ranks, and gradients are corrected at the end of the step. Until then slots are divided by
-    a power of two near it: sums over a global batch would leave the range of fp16 (65504), from 512 samples on at a
-    loss scale of 2**16.
+    If a task counts samples, the divisor is the number of samples of the global batch, without an all-reduce. Any other
+    count is summed over slots and ranks, and gradients are corrected at the end of the step. Until then the loss is
+    divided by a power of two near the expected count: undivided sums would exceed the range of fp16 (65504) from 512
+    samples on, at a loss scale of 2**16.
     """
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
@@ -145,14 +145,14 @@ class Denominator:
         self._samples = 0
 
     def decide(self, count: torch.Tensor | int, samples: int) -> None:
-        """Choose the way by the count of the first example batch; the first rank decides for all."""
+        """Choose the kind of count by the first example batch; the first rank decides for all."""
         if self._counts_samples is not None:
             return
         expected = max(1, int(count)) / samples * self._config.train.global_batch_size
         counts_samples = isinstance(count, int) and count == samples
         decision = torch.tensor([counts_samples, round(math.log2(expected))], device=self._count.device)
         if self._ranks > 1:
-            # The example may be random: ranks that differ would wait for each other, or drift apart.
+            # The example may be random, and ranks that decide differently would deadlock or diverge.
             dist.broadcast(decision, src=0)
         self._counts_samples, self._constant = bool(decision[0]), 2.0 ** int(decision[1])
 
@@ -161,10 +161,10 @@ class Denominator:
         return self._constant if self._counts_samples is False else request.batch_samples
 
     def add(self, count: torch.Tensor | int, request: SlotRequest) -> None:
-        """Take in the count of a slot.
+        """Add the count of a slot.
 
         Raises:
-            ConfigError: The task counted samples on its example batch, and something else here.
+            ConfigError: The task counted samples on its example batch, but not for this slot.
         """
         self._samples = request.batch_samples
         if self._counts_samples and (not isinstance(count, int) or count != len(request.samples)):
@@ -175,7 +175,7 @@ class Denominator:
                 f"{count if isinstance(count, int) else 'a tensor'} for a slot of {len(request.samples)}",
                 allowed="the number of samples as an int for every batch, or any count as a tensor [] int64",
             )
-        # Undecided: the profiling run tries a slot before it compiles, and takes no step with it.
+        # Before `decide`, the profiling run tries a slot without taking a step.
         if self._counts_samples is False and request.counts:
             self._count += count
 
@@ -184,7 +184,7 @@ class Denominator:
 
         The second is None where slots were divided by the count itself.
         """
-        assert self._counts_samples is not None, "nothing was decided: warm_up comes before a step"
+        assert self._counts_samples is not None, "decide was not called: warm_up comes before a step"
         if self._counts_samples:
             return self._samples, None
         count = self._count.clone()

@@ -9,7 +9,7 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError, DataError
 
-# Fields of the tool's tasks by name, with their kind.
+# Fields of built-in tasks by name, with their kind.
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "image_classification": {"image": "image", "label": "class"},
     "image_multilabel": {"image": "image", "label": "classes"},
@@ -38,14 +38,14 @@ def load_shards(shards_uri: str, config: RunConfig, *, ranks: int = 1) -> ShardM
     if batch > samples:
         raise ConfigError(
             f"train.global_batch_size {batch} is more than the {samples} samples of the training split",
-            allowed=f"up to {samples}: an optimizer step takes a sample once",
+            allowed=f"up to {samples}: an optimizer step uses a sample at most once",
             todo=f"set train.global_batch_size to {samples} or less, or add samples",
         )
     return manifest
 
 
 def check_shards(config: RunConfig, shards: ShardManifest) -> None:
-    """Refuse shards that a task of the tool cannot take; an own task is asked by `load_task`, which needs torch.
+    """Refuse shards that a built-in task cannot use; `load_task`, which needs torch, checks own tasks.
 
     Raises:
         ConfigError: There is no mean and deviation of the pixels.
@@ -70,13 +70,12 @@ def check_shards(config: RunConfig, shards: ShardManifest) -> None:
             allowed="shards with the tokenizer of their field text",
             todo="set sharding.tokenizer: {} to train one, or its file to the URI of one",
         )
-    # With several labels each class is told apart from its absence.
+    # With several labels a single class is enough: each is a yes or no.
     least, classes = 1 if fields["label"] == "classes" else 2, shards.classes
     if len(classes) < least:
-        found = f"a single class ({classes[0]})" if classes else "no class"
+        present = f"a single class ({classes[0]})" if classes else "no class"
         raise DataError(
-            f"column {shards.sample_fields['label'].column or 'label'!r} of the shards holds {found}: task {name} has "
-            "nothing to tell apart",
+            f"column {shards.sample_fields['label'].column or 'label'!r} of the shards has {present}: too few",
             allowed=f"at least {least} {'classes' if least > 1 else 'class'}",
             todo="add rows of other classes, or name the column that holds classes in sharding.fields.label",
         )
@@ -93,18 +92,18 @@ def check_fields(needed: Mapping[str, str], shards: ShardManifest, *, name: str)
         if kinds.get(field) == kind:
             continue
         todo = f"map a column to it in sharding.fields: {{{field}: {{column: ..., kind: {kind}}}}}"
-        # A task of the tool whose fields these are.
+        # Built-in tasks with these fields.
         fitting = [
             task
             for task, fields in FIELDS.items()
-            if field in fields and all(kinds.get(other) == its for other, its in fields.items())
+            if field in fields and all(kinds.get(key) == value for key, value in fields.items())
         ]
         if fitting:
             todo += f"; or, if the columns hold that, set task.name to {' or '.join(fitting)}"
         present = f"has it as {kinds[field]}" if field in kinds else "has no such field"
         raise DataError(
             f"task {name} needs the field {field!r} of kind {kind}, and the source {present}",
-            allowed=f"shards with it; these have {', '.join(f'{other} ({its})' for other, its in kinds.items())}",
+            allowed=f"shards with it; these have {', '.join(f'{key} ({value})' for key, value in kinds.items())}",
             todo=todo,
         )
 
@@ -118,10 +117,10 @@ def normalisation(data: DataSection, manifest: ShardManifest) -> tuple[list[floa
     mean, std = data.mean or manifest.mean, data.std or manifest.std
     if mean is None or std is None:
         raise ConfigError(
-            "data.mean and data.std are not set, and the shards were written without looking at pixels "
+            "data.mean and data.std are not set, and the shards were written without decoding images "
             f"(sharding.verify={manifest.verify})",
-            allowed="shards that know the mean of their pixels, or both values in the configuration",
+            allowed="shards with the mean of their pixels, or both values in the configuration",
             todo="set data.mean and data.std, or shard with sharding.verify=decode",
         )
-    # A channel that never changes has deviation 0: it is only centred.
+    # A constant channel has deviation 0, and is only centred.
     return mean, [value or 1.0 for value in std]

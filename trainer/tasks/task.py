@@ -1,4 +1,4 @@
-"""Task: the base class of every problem, the tool's own and a user's (docs/tasks.md).
+"""Task: the base class of built-in and user-defined tasks (docs/tasks.md).
 
 A sample goes through the members in this order:
 
@@ -49,7 +49,7 @@ Columns = dict[str, Any]
 class RefusedSample(Exception):
     """Raised by `prepare` for a sample that the user's code fails on; training ends and names the sample.
 
-    A sample whose bytes are damaged raises `records.decode.UndecodableImage`: data.on_bad_sample decides about it.
+    A sample whose bytes are damaged raises `records.decode.UndecodableImage`: data.on_bad_sample applies.
     """
 
     def __init__(self, given: str, *, allowed: str, todo: str) -> None:
@@ -91,9 +91,9 @@ class Mode:
 
     @property
     def random(self) -> np.random.Generator:
-        """Generator of this sample in `prepare`, and of this slot in `collate`; in training alone.
+        """Generator of this sample in `prepare`, and of this slot in `collate`; only in training.
 
-        Its numbers depend on the seed, the epoch and the sample or the slot, and on nothing that was drawn before.
+        Its numbers depend on the seed, the epoch and the sample or the slot, not on earlier draws.
         """
         assert self._key, "random numbers are drawn in prepare and collate, in training"
         if self._random is None:
@@ -105,8 +105,8 @@ class Mode:
 class Task(ABC):
     """A problem: its samples, its network, its loss and its metrics.
 
-    Made as `Class(context, **task.arguments)` in every process that needs it. Members without a body here must be
-    written; the others have a default.
+    Made as `Class(context, **task.arguments)` in every process that needs it. Abstract members must be
+    implemented; the others have a default.
     """
 
     fields: Mapping[str, str]
@@ -114,7 +114,7 @@ class Task(ABC):
     signature: Signature
     """Inputs and outputs of the model."""
     headline: str
-    """Metric that tells how good a model is: a name of `metrics`, or `loss`."""
+    """Metric that ranks models: a name of `metrics`, or `loss`."""
     classes: Sequence[str] = ()
     """Names of the classes. Whole numbers in the columns `label` and `answer` of `outcomes` are places in it."""
     unit: str = ""
@@ -130,13 +130,13 @@ class Task(ABC):
 
         Args:
             sample: Its fields. `shardline predict` has the fields of files and texts alone: read labels by
-                `sample.get` where answers are wanted.
+                `sample.get` to support it.
             mode: In training `mode.random` is the sample's own generator.
         """
 
     @abstractmethod
     def collate(self, samples: Sequence[Prepared], mode: Mode) -> Batch:
-        """Make a batch of prepared samples, in a loader process; what differs in length is padded here.
+        """Make a batch of prepared samples, in a loader process; samples of different lengths are padded here.
 
         Args:
             samples: At least one.
@@ -149,9 +149,9 @@ class Task(ABC):
 
     @abstractmethod
     def example(self, size: int) -> Batch:
-        """Return a batch of `size` samples as `to_model` returns it, of zeros or anything else that is valid.
+        """Return a batch of `size` samples as `to_model` returns it, with any valid values, such as zeros.
 
-        The network is tried, compiled and exported with it.
+        It is used to check, compile and export the network.
         """
 
     def count_units(self, batch: Batch) -> int:
@@ -169,9 +169,9 @@ class Task(ABC):
         """Return the sum of the loss over a batch, and its count.
 
         Args:
-            outputs: Of the model; in lower precision where training is.
+            outputs: Of the model; in the precision of training.
             batch: As `to_model` returned it.
-            mode: In evaluation the loss may leave out what helps training alone, such as label smoothing.
+            mode: The loss may omit regularisation, such as label smoothing, in evaluation.
         """
 
     def optimizer(self, groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer | None:
@@ -191,11 +191,11 @@ class Task(ABC):
         """Refuse initial weights (model.weights) that were trained with other inputs, such as another tokenizer.
 
         Raises:
-            ModelError: They were.
+            ModelError: The inputs differ.
         """
 
     def document(self) -> dict[str, Any]:
-        """Return what a checkpoint records of the inputs, values of JSON."""
+        """Return the description of the inputs that checkpoints record, as JSON values."""
         return {}
 
     # --- metrics and answers ------------------------------------------------------------------------------------------
@@ -204,13 +204,13 @@ class Task(ABC):
     def metrics(self) -> Mapping[str, Metric]:
         """Return new metrics of torchmetrics by name.
 
-        Each must say whether higher is better (`higher_is_better`), and keep sums, maxima or minima, no lists.
-        `validate_args=False`, where a class takes it, saves a look at all values in each update.
+        Each must define `higher_is_better`, and have sums, maxima or minima as states, no lists. `validate_args=False`
+        saves the check of all values in each update, for classes with this argument.
         """
 
     @abstractmethod
     def update(self, metrics: Mapping[str, Metric], outputs: Outputs, batch: Batch) -> None:
-        """Take a batch of an evaluation in, by `metrics[name].update(...)`."""
+        """Add a batch of an evaluation, by `metrics[name].update(...)`."""
 
     def answer(self, outputs: Outputs) -> Sequence[Any] | None:
         """Return the model's answer to each sample of a batch, values of JSON; None: the task has no answers.
@@ -222,7 +222,7 @@ class Task(ABC):
     def outcomes(self, outputs: Outputs, batch: Batch) -> Columns:
         """Return a value per sample of the test split for `report` and test-predictions.parquet.
 
-        The file has the columns `label`, `answer` and `probability` of it, where they are there.
+        The file has its columns `label`, `answer` and `probability`, if present.
 
         Args:
             outputs: Of the model, in float32.
@@ -232,9 +232,9 @@ class Task(ABC):
         return {} if answers is None else {"answer": list(answers)}
 
     def calibrate(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-        """Choose something on the validation split at the end of training, with the best weights; values of JSON.
+        """Return parameters fitted to the validation split after training, with the best weights, as JSON values.
 
-        A task that overrides it has the result as `calibration` afterwards, as has the training's manifest.
+        The result becomes the attribute `calibration`, and is stored in the training's manifest.
 
         Args:
             metrics: Of the validation split, over all ranks.
@@ -252,7 +252,7 @@ class Task(ABC):
         return {}
 
     def baseline(self, outcomes: Columns) -> Baseline | None:
-        """Return the headline metric of a model that ignores its input; None: there is none to compare with."""
+        """Return the headline metric of a model that ignores its input; None: no baseline."""
         return None
 
     def first_samples(self, batch: Batch) -> torch.Tensor | str | None:

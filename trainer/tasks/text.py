@@ -1,4 +1,4 @@
-"""Text classification: one of several classes for each text, as tokens of the tokenizer that lies with the shards."""
+"""Text classification: one of several classes for each text, tokenised by the shards' tokenizer."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from trainer.weights.source import WeightSource
 
 MULTIPLE = 8
-"""Of lengths: tensor cores take such sizes, and fewer sizes are fewer plans of kernels."""
+"""Of lengths: efficient on tensor cores, and fewer sizes need fewer kernel plans."""
 MIN_LENGTH, MAX_LENGTH = 2 * MULTIPLE, 1 << 17
-"""Of task.arguments.max_length: with one multiple alone the exported graph's length would be a constant."""
+"""Of task.arguments.max_length: the exported graph's length would be a constant with a single multiple."""
 TYPICAL_LENGTH = 128
-"""What engines are tuned for, where texts may be longer."""
+"""Length that engines are tuned for, if max_length allows it."""
 UNKNOWN_CRC32C = "00000000"
 """Checksum of a tokenizer that is not trained yet."""
 
@@ -63,7 +63,7 @@ class TextClassification(Classification):
             raise ConfigError(
                 f"task.arguments.max_length is {max_length!r}",
                 allowed=f"a whole number from {MIN_LENGTH} to {MAX_LENGTH}",
-                todo="set it to the most tokens of a text that count",
+                todo="set it to the number of tokens to which texts are truncated",
             )
         check_shards(context.config, context.shards)
         assert context.shards.tokenizer is not None
@@ -90,10 +90,10 @@ class TextClassification(Classification):
         )
 
     def check_weights(self, source: WeightSource) -> None:
-        """Refuse weights that were trained with another tokenizer: identifiers would stand for other tokens.
+        """Refuse weights trained with another tokenizer, which has other identifiers of tokens.
 
         Raises:
-            ModelError: They were; nothing is known of the tokenizer of a file.
+            ModelError: The tokenizers differ; that of a file is unknown and not checked.
         """
         if source.tokenizer_crc32c in (None, self._entry.crc32c) or self._entry.crc32c == UNKNOWN_CRC32C:
             return
@@ -111,7 +111,7 @@ class TextClassification(Classification):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The shards' tokenizer with truncation and padding; each loader process makes its own.
+        """The shards' tokenizer with truncation and padding; created once per loader process.
 
         Raises:
             DataError: The file is damaged, or adds more special tokens than max_length.
@@ -123,8 +123,8 @@ class TextClassification(Classification):
         if storage.crc32c(content) != self._entry.crc32c:
             raise DataError(
                 f"{folder} are damaged: {self._entry.name} "
-                + ("has other bytes than the manifest says" if content else "is missing"),
-                allowed="the tokenizer that the shard stage left",
+                + ("differs from the manifest's checksum" if content else "is missing"),
+                allowed="the tokenizer that the shard stage wrote",
                 todo="copy the folder of shards again, or run the shard stage again with --fresh",
             )
         try:
@@ -138,7 +138,7 @@ class TextClassification(Classification):
             ) from error
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the tokenizer behind: a process that gets the task makes its own."""
+        """Exclude the tokenizer from pickling: each process creates its own."""
         return {name: value for name, value in self.__dict__.items() if name != "tokenizer"}
 
     def prepare(self, sample: Sample, mode: Mode) -> Prepared:
@@ -161,7 +161,7 @@ class TextClassification(Classification):
         return int(batch["mask"].sum())
 
     def example(self, size: int) -> Batch:
-        """Return texts of the length that engines are tuned for, of one token that is not padding."""
+        """Return texts of the length that engines are tuned for, filled with one token that is not padding."""
         # Some networks find the end of a text by the padding token.
         token = 0 if self.padding else 1
         tokens = torch.full((size, self.signature.dimensions["length"].opt), token)
@@ -171,9 +171,9 @@ class TextClassification(Classification):
         """Return a line per text: its label, its tokens of the batch's length, and the first of them."""
         lines = []
         for tokens, mask, label in zip(batch["tokens"], batch["mask"], batch["label"].tolist(), strict=True):
-            kept = tokens[: int(mask.sum())].tolist()
-            words = " ".join(self.tokenizer.id_to_token(token) or f"[{token}]" for token in kept)
-            lines.append(f"{self.classes[label]}; {len(kept)} of {len(tokens)}: {words[:600]}")
+            ids = tokens[: int(mask.sum())].tolist()
+            text = " ".join(self.tokenizer.id_to_token(token) or f"[{token}]" for token in ids)
+            lines.append(f"{self.classes[label]}; {len(ids)} of {len(tokens)}: {text[:600]}")
         return "\n".join(lines)
 
     def document(self) -> dict[str, Any]:
@@ -183,10 +183,10 @@ class TextClassification(Classification):
 
 
 def make_tokenizer(content: bytes, *, max_length: int, padding: int) -> Tokenizer:
-    """Return the tokenizer of a tokenizer.json, set to truncate and pad; what the file says of both is replaced.
+    """Return the tokenizer of a tokenizer.json, set to truncate and pad, overriding the file's settings.
 
-    Names of special tokens in a text are read as text: a text cannot end or pad itself. (A model that has such names
-    among its own pieces, as some of SentencePiece's have, still finds them.)
+    Names of special tokens in a text are plain text, unless they are pieces of the model's vocabulary, as in some
+    SentencePiece models.
 
     Raises:
         ValueError: It is no tokenizer, or adds as many special tokens as `max_length`.
@@ -201,7 +201,7 @@ def make_tokenizer(content: bytes, *, max_length: int, padding: int) -> Tokenize
     return tokenizer
 
 
-# Those that are trained most; of all others messages have the number.
+# Common architectures; messages have the number of the others.
 _SHOWN = ("bert", "distilbert", "roberta", "electra", "albert", "deberta-v2", "modernbert", "xlm-roberta", "gpt2")
 _POSITIONS = "max_position_embeddings"
 
@@ -254,7 +254,7 @@ def build_network(
         )
     _check_vocabulary(network, section, vocabulary)
     _check_positions(network, section, max_length)
-    # A bound method: a deep copy of the network has one of its own; its tensors keep their names.
+    # A bound method is copied with the network; its tensors keep their names.
     network.forward = MethodType(_logits_of, network)
     return network
 
@@ -262,7 +262,7 @@ def build_network(
 def _logits_of(network: nn.Module, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Map tokens [B, L] int64 and their mask [B, L] int64 (0: padding) to logits [B, classes]."""
     output: Any = type(network).forward(network, input_ids=tokens, attention_mask=mask)
-    # A user's own network may return them as they are.
+    # A user's network may return logits directly.
     logits: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return logits
 
@@ -272,7 +272,7 @@ def _check_vocabulary(network: Any, section: ModelSection, vocabulary: int) -> N
     if isinstance(tokens, nn.Embedding) and tokens.num_embeddings < vocabulary:
         raise ModelError(
             f"{section.architecture} has {tokens.num_embeddings} tokens, and the tokenizer {vocabulary}",
-            allowed="a network that knows every token of the tokenizer",
+            allowed="a network with an embedding for each token of the tokenizer",
             todo=f"leave model.arguments.vocab_size out, or set it to at least {vocabulary}",
         )
 
@@ -295,7 +295,7 @@ def _check_positions(network: Any, section: ModelSection, max_length: int) -> No
 
 
 def _reserved_positions(network: nn.Module) -> int:
-    """Return how many positions are not used: RoBERTa and its relatives count from the padding token's on."""
+    """Return the number of unused positions: RoBERTa-like networks count from the padding token's identifier on."""
     for name, module in network.named_modules():
         is_position = "position" in name.rpartition(".")[2]
         if is_position and isinstance(module, nn.Embedding) and module.padding_idx is not None:

@@ -1,4 +1,4 @@
-"""Weights of a training as its launcher finds them, `previous` included; imports no torch."""
+"""Resolve model.weights in the launcher, including `previous`; imports no torch."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from trainer.weights.source import TRANSFORMERS_CONFIG, fill_arguments, find_sou
 
 
 def with_arguments_of_weights(stage: Stage) -> RunConfig:
-    """Return a stage's configuration, with the arguments in config.json of model.weights where it gives none."""
+    """Return a stage's configuration with model.arguments filled from config.json of model.weights."""
     filled = fill_arguments(stage.config)
     if filled is not stage.config and not stage.locate:
-        where = storage.join(storage.normalise(filled.model.weights), TRANSFORMERS_CONFIG)
-        stage.log(f"model.arguments: those of {storage.display(where)}")
+        config_uri = storage.join(storage.normalise(filled.model.weights), TRANSFORMERS_CONFIG)
+        stage.log(f"model.arguments: those of {storage.display(config_uri)}")
     return filled
 
 
 def find_initial_weights(stage: Stage, made_from: dict[str, str]) -> tuple[RunConfig, dict[str, str]]:
-    """Return the configuration with the URI of the weights, and `made_from` with the hash of their content.
+    """Return the configuration with the weights' URI, and `made_from` with their content hash.
 
-    With `previous` a finished training whose other inputs are equal stands: else its own weights would
-    have it train again at each run.
+    With `previous`, a finished training of equal other inputs is reused: otherwise each run would train again on the
+    result of the last.
 
     Raises:
         ModelError: The weights cannot be used.
@@ -32,7 +32,7 @@ def find_initial_weights(stage: Stage, made_from: dict[str, str]) -> tuple[RunCo
         line = _trainings(stage).rpartition("/")[0]
         for uri, manifest in [] if stage.fresh else list_same(line, made_from):
             if find_output_damage(uri, manifest) is None:
-                stage.log(f"model.weights={PREVIOUS}: the training of these inputs is finished, whatever it began with")
+                stage.log(f"model.weights={PREVIOUS}: reusing the finished training of the same inputs")
                 return config, manifest.made_from
         weights = read_previous(line, *filter(None, (stage.run, stage.attempt))) or ""
         newest = storage.display(weights) or "no finished training when the run began: weights are random"

@@ -1,6 +1,6 @@
-"""Sources of weights (model.weights): kind, files, classes, and a hash of the content.
+"""Sources of weights (model.weights): kind, files, classes and content hash.
 
-Tensors are not read here, and torch is not imported: the launcher of training asks too.
+Reads no tensors and imports no torch, for the launcher.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ALLOWED = (
     "a folder that transformers saved (config.json and .safetensors files), a .safetensors, .pt or .pth file, or a "
     "run, finished training, checkpoint or export of this tool"
 )
-# Of a checkpoint: the network, and averages of its parameters where training keeps them.
+# Checkpoint groups: the network, and the moving averages if there are any.
 GROUPS = ("model", "ema")
-# Field of a config.json, and of model.arguments that are one (`with_saved_arguments`).
+# Field of config.json, and of model.arguments filled from one (`with_saved_arguments`).
 MODEL_TYPE = "model_type"
-# Fields that say nothing of the architecture, or that shards and section data decide.
+# Fields of config.json that are not architecture arguments, or that the data decides.
 _NO_ARGUMENTS = {
     "_name_or_path",
     "architectures",
@@ -54,43 +54,43 @@ _NO_ARGUMENTS = {
 }
 _INDEX_NAME = "model.safetensors.index.json"
 _ADAPTER_CONFIG = "adapter_config.json"
-# One of several files of a network: this tool's parts of ranks and transformers' shards have such names.
+# Parts of a network: files of ranks (this tool) and shards (transformers).
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Weights that exist."""
+    """An existing source of weights."""
 
     uri: str
-    """Folder, or file."""
+    """URI of a folder or file."""
     kind: Literal["transformers", "file", "checkpoint", "export"]
     files: tuple[str, ...]
-    """URIs of the files that hold tensors, and of config.json of a transformers folder."""
+    """URIs of the tensor files, and of config.json in a transformers folder."""
     classes: tuple[str, ...] | None = None
-    """Classes of the head's rows, in their order; None: unknown."""
+    """Classes by row of the head; None: unknown."""
     manifest: CheckpointManifest | None = None
-    """Of a checkpoint."""
+    """Manifest of a checkpoint."""
     config: dict[str, Any] | None = None
-    """Of a transformers folder: its config.json."""
+    """config.json of a transformers folder."""
     tokenizer_crc32c: str | None = None
-    """crc32c of the tokenizer that it was trained with, as far as it is known."""
+    """crc32c of the tokenizer used in training; None: unknown."""
     tokenizer_uri: str = ""
-    """Its tokenizer, where it has one beside it."""
+    """Tokenizer file in the same folder; empty if none."""
 
     @property
     def tensor_files(self) -> list[str]:
-        """URIs of the files that hold tensors."""
+        """URIs of the tensor files."""
         return [uri for uri in self.files if not uri.endswith(".json")]
 
     def sha256(self, alive: Callable[[], object] = lambda: None) -> str:
-        """Return the hash of sizes and checksums of its files, and of its classes.
+        """Return the SHA-256 of file sizes, checksums and classes.
 
         Raises:
-            ModelError: A file is gone.
+            ModelError: A file is missing.
         """
         if self.manifest is not None:
-            # Compared with the files when they are read.
+            # Checksums of the manifest; reading verifies them.
             files = [(file.bytes, file.crc32c) for group in GROUPS for file in self.manifest.files_of(group)]
         else:
             files = []
@@ -101,16 +101,15 @@ class WeightSource:
                     raise refused(uri, "is no file", todo="copy the folder whole") from None
         parts: list[Any] = [self.kind, self.classes, files]
         if self.tokenizer_crc32c is not None:
-            # It decides what is taken.
             parts.append({"tokenizer": self.tokenizer_crc32c})
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def find_source(uri: str) -> WeightSource:
-    """Find what `model.weights` names, a folder or file.
+    """Return the source that `model.weights` names, a folder or file.
 
     Raises:
-        ModelError: It is not there, is a kind of file that is not loaded, or is one part of several.
+        ModelError: It is missing, has an unsupported type, or is one part of several.
         DataError: A document in it is damaged.
     """
     uri = uri.rstrip("/")
@@ -127,39 +126,39 @@ def find_source(uri: str) -> WeightSource:
     return WeightSource(uri, "file", (uri,))
 
 
-def _wants_saved_arguments(config: RunConfig) -> bool:
-    """Whether the arguments of the network are those of the config.json of model.weights, where it has one."""
+def _uses_saved_arguments(config: RunConfig) -> bool:
+    """Whether model.arguments are to be filled from config.json of model.weights."""
     model = config.model
     is_own = config.task.is_own or ":" in model.architecture
     return model.weights not in ("", PREVIOUS) and not model.arguments and not is_own
 
 
 def with_saved_arguments(config: RunConfig, saved: Mapping[str, Any] | None) -> RunConfig:
-    """Return a configuration with the fields of a config.json as model.arguments, where it gives none.
+    """Return a configuration with model.arguments filled from config.json, if it has none.
 
-    Its model_type is one of them: so whoever builds the network has transformers read them as it reads such a file.
+    They include model_type, by which the builder treats them as a config.json.
     """
-    if not saved or not _wants_saved_arguments(config) or saved.get(MODEL_TYPE) != config.model.architecture:
+    if not saved or not _uses_saved_arguments(config) or saved.get(MODEL_TYPE) != config.model.architecture:
         return config
     arguments = {name: value for name, value in saved.items() if name not in _NO_ARGUMENTS}
     return config.model_copy(update={"model": config.model.model_copy(update={"arguments": arguments})})
 
 
 def fill_arguments(config: RunConfig, *, online: bool = True) -> RunConfig:
-    """Return a configuration with the arguments in config.json of model.weights, where it gives none.
+    """Return a configuration with model.arguments filled from config.json of model.weights, if it has none.
 
-    Errors of the weights are left to whoever reads them. `online`: a bucket may be asked.
+    Ignores errors of the weights, which reading them reports. `online`: buckets may be accessed.
     """
-    uri = storage.normalise(config.model.weights) if _wants_saved_arguments(config) else ""
+    uri = storage.normalise(config.model.weights) if _uses_saved_arguments(config) else ""
     if uri and (storage.is_local(uri) or online):
         with suppress(UserError):
             return with_saved_arguments(config, find_source(uri).config)
     return config
 
 
-def refused(uri: str, why: str, *, todo: str) -> ModelError:
-    """Return the error about weights that cannot be used."""
-    return ModelError(f"model.weights {storage.display(uri)} {why}", allowed=ALLOWED, todo=todo)
+def refused(uri: str, reason: str, *, todo: str) -> ModelError:
+    """Return the error for unusable weights."""
+    return ModelError(f"model.weights {storage.display(uri)} {reason}", allowed=ALLOWED, todo=todo)
 
 
 def _find_folder(uri: str, names: set[str]) -> WeightSource:
@@ -167,9 +166,9 @@ def _find_folder(uri: str, names: set[str]) -> WeightSource:
         trained = find_training_of_run(uri)
         if trained is None or MANIFEST_NAME not in storage.list_names(trained):
             raise refused(uri, "is a run without a finished training", todo="name another run")
-        return _find_own(trained, names=set())
+        return _find_by_manifest(trained, names=set())
     if MANIFEST_NAME in names:
-        return _find_own(uri, names)
+        return _find_by_manifest(uri, names)
     if TRANSFORMERS_CONFIG in names:
         return _find_transformers(uri, names)
     if names & {RUN_START_NAME, "checkpoints"}:
@@ -178,7 +177,7 @@ def _find_folder(uri: str, names: set[str]) -> WeightSource:
     raise refused(uri, f"holds none of {RUN_NAME}, {MANIFEST_NAME} and {TRANSFORMERS_CONFIG}", todo="name another one")
 
 
-def _find_own(uri: str, names: set[str]) -> WeightSource:
+def _find_by_manifest(uri: str, names: set[str]) -> WeightSource:
     kind = _read_json(uri, MANIFEST_NAME, dict).get("kind")
     if kind == "checkpoint":
         return _find_checkpoint(uri)
@@ -203,8 +202,8 @@ def _find_export(uri: str, names: set[str]) -> WeightSource:
         return replace(_find_transformers(uri, names), kind="export")
     has_labels = LABELS_NAME in {file.name for file in ExportManifest.load(uri).files}
     classes = _read_json(uri, LABELS_NAME, list) if has_labels else []
-    found = WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(class_names(classes)))
-    return _with_tokenizer(found, names)
+    source = WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(class_names(classes)))
+    return _with_tokenizer(source, names)
 
 
 def _find_transformers(uri: str, names: set[str]) -> WeightSource:
@@ -221,7 +220,7 @@ def _find_transformers(uri: str, names: set[str]) -> WeightSource:
 
 
 def _with_tokenizer(source: WeightSource, names: set[str]) -> WeightSource:
-    """Return a source with the tokenizer that lies beside it."""
+    """Add the tokenizer in the source's folder, if any."""
     if TOKENIZER_NAME not in names:
         return source
     uri = storage.join(source.uri, TOKENIZER_NAME)
@@ -229,7 +228,7 @@ def _with_tokenizer(source: WeightSource, names: set[str]) -> WeightSource:
 
 
 def _shards(uri: str, names: set[str]) -> list[str]:
-    """Return the names of the files of a network that transformers cut into several, and of their index."""
+    """Return the names of transformers' shard files and of their index."""
     if _INDEX_NAME not in names:
         return []
     files = sorted({str(name) for name in _read_json(uri, _INDEX_NAME, dict).get("weight_map", {}).values()})
@@ -249,7 +248,7 @@ def _read_json(uri: str, name: str, kind: type[list[Any]] | type[dict[str, Any]]
 
 
 def _classes_of(config: dict[str, Any]) -> tuple[str, ...] | None:
-    """Return the classes of config.json in the order of the head's rows; None: it has no such names."""
+    """Return the classes of config.json by row of the head; None if it has none."""
     labels = config.get("id2label") or {}
     rows = [str(row) for row in range(len(labels))]
     return tuple(str(labels[row]) for row in rows) if rows and labels.keys() == set(rows) else None

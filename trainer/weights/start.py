@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from trainer.tasks.task import Task
 
 MIN_MATCHED_FRACTION = 0.5
-"""Least share of the network's elements, without the head, that weights to start from must have."""
+"""Minimum fraction of the network's elements, without the head, that model.weights must match."""
 
 
 @dataclass(frozen=True)
 class StartWeights:
-    """Weights that a training was told to start from."""
+    """Initial weights of a training."""
 
     uri: str
     sha256: str
-    """Hash of the content that the training is named by."""
+    """Content hash in the training's fingerprint."""
     alive: Callable[[], None] = lambda: None
-    """Called while files are read: large ones take longer than any limit."""
+    """Called while files are read, to reset the watchdog."""
 
     @classmethod
     def of(cls, config: RunConfig, made_from: Mapping[str, str], alive: Callable[[], None]) -> StartWeights | None:
-        """Return the weights of a training whose launcher has found them; None: they are random."""
+        """Return the weights that the launcher resolved; None: random weights."""
         return cls(config.model.weights, made_from["weights"], alive) if config.model.weights else None
 
 
 def start_from(
     network: nn.Module, start: StartWeights, task: Task, alive: Callable[[], object] = lambda: None
 ) -> InitialWeights:
-    """Give a whole network the weights that it starts from, and return what was taken.
+    """Load initial weights into an unsharded network and return a report.
 
     Raises:
-        ModelError: They cannot be read, are those of other inputs, or too few of them fit.
-        DataError: They have changed since training was planned, or a checkpoint is damaged.
+        ModelError: They cannot be read, belong to other inputs, or too few match.
+        DataError: They have changed since training started, or a checkpoint is damaged.
     """
     source = find_source(start.uri)
     if source.sha256(alive) != start.sha256:
@@ -64,10 +64,9 @@ def start_from(
 def take_tensors(
     network: nn.Module, tensors: Mapping[str, torch.Tensor], task: Task, source: WeightSource, *, sha256: str
 ) -> InitialWeights:
-    """Copy the tensors of equal name and shape; on the meta device nothing is copied.
+    """Copy tensors of equal name and shape (a no-op for networks on the meta device).
 
-    The head stays random unless the source has the same classes in the same order: rows of an equal number of other
-    classes would fit by shape alone. A task without classes has no head.
+    The head stays random unless the source has the same classes in the same order. A task without classes has no head.
 
     Raises:
         ModelError: Less than half of the elements outside of the head match.
@@ -75,52 +74,52 @@ def take_tensors(
     state = network.state_dict()
     head = head_tensors(state, head_width(task))
     fresh_head = head if source.classes != tuple(task.classes) else []
-    taken = [
+    copied = [
         name
         for name, tensor in state.items()
         if name in tensors and tensors[name].shape == tensor.shape and name not in fresh_head
     ]
-    for name in taken:
+    for name in copied:
         state[name].copy_(tensors[name])
-    # A tensor with two names is taken when it is taken under one.
+    # Tied tensors are copied if one of their names is.
     named = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
     identities = {name: id(tensor) for name, tensor in named}
-    taken_identities = {identities[name] for name in taken if name in identities}
+    copied_identities = {identities[name] for name in copied if name in identities}
     elements = {name: tensor.numel() for name, tensor in state.items() if name not in head}
-    random = [name for name in elements if name not in taken and identities.get(name) not in taken_identities]
+    random = [name for name in elements if name not in copied and identities.get(name) not in copied_identities]
     report = InitialWeights(
         source=source.uri,
         kind=source.kind,
         sha256=sha256,
         matched_fraction=1 - sum(elements[name] for name in random) / max(1, sum(elements.values())),
-        taken=len(taken),
+        taken=len(copied),
         missing=[name for name in random if name not in tensors],
         unexpected=sorted(name for name in tensors if name not in state),
         other_shape=[name for name in random if name in tensors],
         head=head,
-        head_taken=bool(head) and set(head) <= set(taken),
+        head_taken=bool(head) and set(head) <= set(copied),
     )
     if report.matched_fraction < MIN_MATCHED_FRACTION:
-        raise _misfit(report, network, source)
+        raise _mismatch(report, network, source)
     return report
 
 
 def head_width(task: Task) -> int:
-    """Return the outputs of a task's head, by its first output; 0: there are no classes, or no number says it."""
+    """Return the width of the head from the first output's shape; 0 without classes or a fixed size."""
     sizes = [size for size in next(iter(task.signature.outputs.values())).shape if isinstance(size, int)]
     num_classes = len(task.classes)
-    # Of a mask [batch, 1, H, W] the first one; what has a number for each class may have others before it.
+    # The class dimension if there is one, else the first fixed size (1 of a mask [batch, 1, H, W]).
     return num_classes if num_classes in sizes else sizes[0] if num_classes and sizes else 0
 
 
 def head_tensors(state: Mapping[str, torch.Tensor], width: int) -> list[str]:
-    """Return the tensors of the head: those of the last module with a first dimension of `width`; without one none."""
+    """Return the tensors of the head: those of the last module whose first dimension is `width`."""
     names = [name for name, tensor in state.items() if width and tensor.ndim and len(tensor) == width]
     module = names[-1].rpartition(".")[0] if names else ""
     return [name for name in names if name.rpartition(".")[0] == module]
 
 
-def _misfit(report: InitialWeights, network: nn.Module, source: WeightSource) -> ModelError:
+def _mismatch(report: InitialWeights, network: nn.Module, source: WeightSource) -> ModelError:
     parts = [
         f"{len(names)} {word} ({first_names(names)})"
         for word, names in (
@@ -139,7 +138,7 @@ def _misfit(report: InitialWeights, network: nn.Module, source: WeightSource) ->
 
 
 def _advise(network: nn.Module, source: WeightSource) -> str:
-    """Return what may be wrong with the configuration, by what the source says of its network."""
+    """Return advice from comparing the source's network with the configuration."""
     if source.manifest is not None:
         model = source.manifest.model
         return (

@@ -1,7 +1,7 @@
-"""The tensors of a source of weights, by name, on the CPU.
+"""Read the tensors of a source of weights by name, on the CPU.
 
-Only data is read: safetensors files, torch files by the weights_only loader, checkpoints of this tool by their own
-loader. For networks of transformers the library converts the names that files have, without remote code.
+No code is executed: reads safetensors files, torch files with weights_only, and checkpoints of this tool. transformers
+converts tensor names for its networks, without remote code.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from trainer.checkpoint.loading import load_groups
 from trainer.model.build import is_of_transformers
 from trainer.weights.source import SAFETENSORS, WeightSource, refused
 
-# Put by wrappers before the names of all of a network's tensors: DDP and torch.compile.
+# Prefixes that DDP and torch.compile add to all tensor names.
 _PREFIXES = ("module.", "_orig_mod.")
-# Keys under which files hold the tensors beside other things.
+# Keys of the state dict in files with other content.
 _HOLDERS = ("state_dict", "model")
 
 
 def read_tensors(
     source: WeightSource, network: nn.Module, alive: Callable[[], object] = lambda: None
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors of a source by the network's names, where it has such, else by their own.
+    """Return the tensors of a source, with names converted to the network's.
 
-    Tensors of another shape than the network's may be on the meta device. `alive` is called while files are read.
+    Tensors whose shape differs from the network's may be on the meta device. `alive` is called while reading.
 
     Raises:
-        ModelError: A file is cut short, no such file, or holds more than tensors.
+        ModelError: A file is truncated, has another format, or has more than tensors.
         DataError: A checkpoint is damaged.
     """
     if source.kind == "checkpoint":
         assert source.manifest is not None
         groups = load_groups(source.uri, source.manifest, "model", "ema", on_piece=alive)
-        # Averages are the result of a training that keeps them; at the top of its folder they are the network.
+        # Moving averages, if any, are the result of a training.
         return groups["model"] | groups.get("ema", {})
     tensors: dict[str, torch.Tensor] = {}
     with _on_disk(source, alive) as paths:
@@ -62,7 +62,7 @@ def read_tensors(
 
 @contextmanager
 def _on_disk(source: WeightSource, alive: Callable[[], object]) -> Iterator[dict[str, Path]]:
-    """Give the paths of the source's tensor files on this machine, by URI."""
+    """Yield local paths of the source's tensor files by URI."""
     uris = source.tensor_files
     if storage.is_local(source.uri):
         yield {uri: storage.local_path(uri) for uri in uris}
@@ -87,7 +87,7 @@ def _read_safetensors(uri: str, path: Path) -> dict[str, torch.Tensor]:
         with safe_open(path, framework="pt") as file:
             is_part = "part" in (file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-    except Exception as error:  # the library raises what it likes for a file that is cut short
+    except Exception as error:  # safetensors raises various errors for truncated files
         raise refused(uri, f"cannot be read as safetensors: {error}", todo="copy or save it again") from error
     if is_part:
         raise refused(uri, "is the part of one rank alone", todo="name the folder of its checkpoint")
@@ -95,12 +95,12 @@ def _read_safetensors(uri: str, path: Path) -> dict[str, torch.Tensor]:
 
 
 def _read_torch_file(uri: str, path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors in a file that torch.save wrote, by the names that they have there."""
+    """Return the tensors by name in a file of torch.save."""
     try:
-        # The data of a zip stays on the disk until it is used; files of old versions are read.
+        # mmap needs the zip format; older files are read whole.
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
-        # torch's advice, to allow the function, must not be followed.
+        # Omit torch's advice to allow the function.
         function = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise refused(
             uri,
@@ -108,24 +108,21 @@ def _read_torch_file(uri: str, path: Path) -> dict[str, torch.Tensor]:
             "executing code",
             todo="where you trust it, load it yourself and save its state_dict() by safetensors",
         ) from error
-    except Exception as error:  # torch raises what it likes for a file that is cut short
-        # The first sentence: torch's errors go on with guesses and advice.
+    except Exception as error:  # torch raises various errors for truncated files
+        # Only the first sentence: torch adds guesses and advice.
         reason = str(error).strip().partition("\n")[0].partition(". ")[0][:200]
         raise refused(uri, f"cannot be read: {reason or type(error).__name__}", todo="copy or save it again") from error
-    held = loaded if isinstance(loaded, Mapping) else {}
-    while key := next((key for key in _HOLDERS if isinstance(held.get(key), Mapping)), None):
-        held = held[key]
-    tensors = {str(name): value for name, value in held.items() if isinstance(value, torch.Tensor)}
+    entries = loaded if isinstance(loaded, Mapping) else {}
+    while key := next((key for key in _HOLDERS if isinstance(entries.get(key), Mapping)), None):
+        entries = entries[key]
+    tensors = {str(name): value for name, value in entries.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         raise refused(uri, "holds no tensors by name", todo="save the network's state_dict()")
     return tensors
 
 
 def _convert(source: WeightSource, tensors: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
-    """Return tensors of files under the names of a transformers network, as from_pretrained converts them.
-
-    The head has the source's classes.
-    """
+    """Return tensors renamed for a transformers network by from_pretrained, with a head of the source's classes."""
     from transformers.utils import logging
 
     config: Any = copy.deepcopy(network.config)
@@ -135,7 +132,7 @@ def _convert(source: WeightSource, tensors: dict[str, torch.Tensor], network: nn
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        # The initial values of what is missing are drawn: they are not used, and must move no generator.
+        # Missing tensors are initialised and discarded: keep the generator's state.
         with torch.random.fork_rng(devices=[]):
             loaded, info = type(network).from_pretrained(  # type: ignore[attr-defined]
                 None,
@@ -145,7 +142,7 @@ def _convert(source: WeightSource, tensors: dict[str, torch.Tensor], network: nn
                 output_loading_info=True,
                 dtype=torch.float32,
             )
-    except Exception as error:  # the library raises what it likes where shapes do not fit its conversions
+    except Exception as error:  # transformers raises various errors for mismatched shapes
         raise refused(
             source.uri, f"is refused by transformers: {error}", todo="save it again by save_pretrained()"
         ) from error
@@ -155,7 +152,7 @@ def _convert(source: WeightSource, tensors: dict[str, torch.Tensor], network: nn
     for name in info["missing_keys"]:
         state.pop(name, None)
     for name, shape, _ in info["mismatched_keys"]:
-        # Kept for the report, with the shape that the file has.
+        # For the report, with the file's shape.
         state[name] = torch.empty(tuple(shape), device="meta")
     for name in info["unexpected_keys"]:
         state[name] = torch.empty(0, device="meta")

@@ -199,9 +199,9 @@ def test_a_large_run_stays_below_the_limit_and_names_what_is_left_out(views: dic
     assert len(page.encode()) < MOST_BYTES and all(f'data-section="{name}"' in page for name in NAMES)
     assert all(len(render_stage(many, stage).encode()) < MOST_BYTES for stage in STAGES)
     words = said(page)
-    for remark in ("Of 1,000 classes", "with the lowest recall", "more curves are left out", "more files are left out"):
+    for remark in ("Of 1,000 classes", "the lowest recall", "more curves are not shown", "more files are not shown"):
         assert remark in words, remark
-    assert "more pairs are left out" in words and "characters are left out" in words
+    assert "more pairs are not shown" in words and "characters are not shown" in words
 
 
 def test_a_section_that_cannot_be_drawn_has_the_reason(views: dict[str, RunView]) -> None:

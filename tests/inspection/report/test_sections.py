@@ -46,7 +46,7 @@ def test_rejected_files_are_counted_by_reason(views: dict[str, RunView]) -> None
     rejected = [Rejected(path=f"{n}.png", reason=f"row {n} of 'a b.png' is cut") for n in range(3)]
     page = section(view, "data", shards=view.shards.model_copy(update={"rejected": rejected, "num_rejected": 5}))
     assert figures(page)["data.rejected.0"] == 3 and "row N of … is cut" in said(page)
-    assert "2 more files are left out here" in said(page)
+    assert "2 more files are not shown" in said(page)
 
 
 def test_the_profile_shows_what_was_measured(views: dict[str, RunView]) -> None:
@@ -219,7 +219,7 @@ def test_a_precision_that_its_gates_refused_stands_out(views: dict[str, RunView]
     page = section(view, "export")
     rows = [said(row.replace("<", " <")) for row in re.findall(r"<tr>.*?</tr>", part(page, "precisions"), re.DOTALL)]
     assert any("int8 failed parity of model.int8.onnx" in row for row in rows)
-    assert "export: int8 was refused by its gates; fp16 is exported" in said(section(view, "overview"))
+    assert "export: int8 failed its gates; fp16 is exported" in said(section(view, "overview"))
     values = figures(page)
     assert values["latency.0.median_ms"] == 1.5
     for name, value in view.export.headline_values.items():
@@ -276,4 +276,4 @@ def test_what_is_cut_has_a_remark(views: dict[str, RunView]) -> None:
     }
     for name, expected in remarks.items():
         page = said(section(view, name, **changes))
-        assert [text for text in expected if f"{text} are left out here" not in page] == [], name
+        assert [text for text in expected if f"{text} are not shown" not in page] == [], name

@@ -129,19 +129,19 @@ def test_wait_status_logs_and_cancel(cloud: Cloud, config: str) -> None:
         "run wait-1 in us-east4: succeeded; none of its 1 jobs runs any more",
     ]
     again = shardline("submit", config, "--run-id", "wait-1", code=2)
-    assert "take another --run-id" in again.stderr
+    assert "use another --run-id" in again.stderr
 
 
 def test_what_cannot_work_ends_with_2_and_creates_nothing(
     cloud: Cloud, config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = len(cloud.pipelines.started)
-    for override, said in (
+    for override, expected in (
         ("cloud.project=nobody-1", "correct cloud.project"),
         ("run.root=gs://bucket-gone/r", "no such bucket"),
     ):
         failed = shardline("submit", config, override, code=2)
-        assert said in failed.stderr and "to do:" in failed.stderr
+        assert expected in failed.stderr and "to do:" in failed.stderr
     values = {"line": "other", "task": "image_classification", "run": "r", "since": "", "why": "", "fingerprint": "f"}
     other = Production.model_validate({**values, "made_from": {}})
     storage.publish(f"gs://bucket-1/runs/line/{PRODUCTION_NAME}", other.to_json())
@@ -236,14 +236,14 @@ def test_ctrl_c_leaves_the_run_alone_and_says_how_to_go_on(cloud: Cloud, config:
     command = [sys.executable, "-W", "ignore", "-m", "pipelines.cli", "submit", config, "--wait", "--run-id", "left-1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    said = []
+    output = []
     for line in process.stderr:
-        said.append(line)
+        output.append(line)
         if "task train: running" in line:
             process.send_signal(signal.SIGINT)
             break
     _, rest = process.communicate(timeout=120)
-    assert process.returncode == 130, "".join(said) + rest
+    assert process.returncode == 130, "".join(output) + rest
     assert "the run goes on" in rest and "/pipelineJobs/left-1` ends it" in rest
     found = json.loads(shardline("status", "left-1", "--config", config, "-o", "json").stdout)
     assert found["state"] == "running"

@@ -51,8 +51,8 @@ def test_a_job_that_runs_already_is_joined_before_anything_is_touched(
     asked = len(cloud.server.access_log.entries())
     threading.Thread(target=end_once_joined, daemon=True).start()
     assert run_stage("shard", shard, given) == 2
-    said = capsys.readouterr().err
-    assert "job there of the same work runs already: this run joins it" in said and "the first run's" in said
+    output = capsys.readouterr().err
+    assert "job there of the same work runs already: this run joins it" in output and "the first run's" in output
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 

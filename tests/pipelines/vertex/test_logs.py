@@ -47,13 +47,13 @@ def test_the_lines_of_the_runs_own_jobs_come_in_order(cloud: Cloud, job: Any) ->
 
 def test_follow_tells_each_line_once_and_ends_with_the_run(cloud: Cloud, job: Any) -> None:
     write(cloud, job, "step 1")
-    told: list[str] = []
+    lines: list[str] = []
     came = threading.Event()
 
     def read() -> None:
         try:
             for line in read_logs(job, follow=True, poll_s=POLL_S):
-                told.append(re.split("  +", line, maxsplit=3)[3])
+                lines.append(re.split("  +", line, maxsplit=3)[3])
                 came.set()
         finally:
             came.set()
@@ -65,7 +65,7 @@ def test_follow_tells_each_line_once_and_ends_with_the_run(cloud: Cloud, job: An
     cancel(job, lambda _: None, poll_s=POLL_S)
     reader.join(120)
     assert not reader.is_alive()
-    assert told == ["step 1", "step 2"]
+    assert lines == ["step 1", "step 2"]
 
 
 def test_the_last_lines_and_those_since_a_moment(cloud: Cloud, job: Any) -> None:

@@ -37,9 +37,9 @@ class Waited:
 
     def __init__(self, ready: Ready, run_id: str = "") -> None:
         self.run_id = run_id or make_run_id("tiny")
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.names: list[str] = []
-        self.exit_code = submit_and_wait(ready, self.run_id, self.said.append, self.names.append, poll_s=POLL_S)
+        self.exit_code = submit_and_wait(ready, self.run_id, self.messages.append, self.names.append, poll_s=POLL_S)
 
     @property
     def regions(self) -> list[str]:
@@ -47,7 +47,7 @@ class Waited:
 
     @property
     def text(self) -> str:
-        return "\n".join(self.said)
+        return "\n".join(self.messages)
 
 
 def start(cloud: Cloud, ready: Ready, region: str = REGION) -> Any:
@@ -174,7 +174,7 @@ def test_why_a_run_failed_is_told_by_the_service_the_stage_and_a_known_cause(clo
     text = "\n".join(status_lines(json.loads(json.dumps(read_status(job)))))
     assert "the stage says: step 40 is saved" in text
     assert "a quota of the project is used up: aiplatform.googleapis.com/custom_model_training_nvidia_l4_gpus" in text
-    # A stage knows best what it was given.
+    # A stage's own message about a user error is more precise than a pattern.
     document = ErrorDocument(kind="DataError", exit_code=2, message="no shards\n  allowed: some\n  to do: shard first")
     storage.replace(uri, document.model_dump_json().encode())
     failure = explain(job, read_tasks(job), find_jobs(job))
@@ -195,14 +195,14 @@ def test_cancel_ends_what_the_service_leaves_running_and_nothing_of_others(cloud
     folder = f"gs://bucket-1/runs/tiny/runs/{job.name}"
     begun = {"started_at": "2026-11-22T06:00:00Z", "config": ready.config.model_dump(mode="json")}
     storage.replace(f"{folder}/run-start.json", json.dumps(begun).encode())
-    said: list[str] = []
-    done = cancel(job, said.append, patience_s=0, poll_s=POLL_S)
+    messages: list[str] = []
+    done = cancel(job, messages.append, patience_s=0, poll_s=POLL_S)
     assert {each.kind: each.state for each in done} == {"CustomJob": "cancelled", "Dataflow job": "cancelled"}
-    assert state_of(job) == "cancelled" and len(said) == 3
+    assert state_of(job) == "cancelled" and len(messages) == 3
     # Else it would count as one that works.
     assert json.loads(storage.read_bytes(f"{folder}/run.json"))["state"] == "interrupted"
-    assert [each.state for each in cancel(job, said.append, poll_s=POLL_S)] == ["cancelled", "cancelled"]
-    assert len(said) == 3
+    assert [each.state for each in cancel(job, messages.append, poll_s=POLL_S)] == ["cancelled", "cancelled"]
+    assert len(messages) == 3
     refresh(others)
     assert [each.state for each in find_jobs(others)] == ["running"]
 

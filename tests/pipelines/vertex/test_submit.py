@@ -61,19 +61,19 @@ def test_what_is_printed_is_what_the_service_receives(cloud: Cloud, ready: Ready
 
 
 def test_the_same_run_id_twice_is_the_same_job_and_no_other(cloud: Cloud, ready: Ready) -> None:
-    said: list[str] = []
-    submit(ready, "twice-1", said.append)
+    messages: list[str] = []
+    submit(ready, "twice-1", messages.append)
     before = len(cloud.pipelines.started)
-    wait_for(lambda: submit(ready, "twice-1", said.append).gca_resource.state.name == "PIPELINE_STATE_SUCCEEDED")
-    assert said[0] == "run twice-1 submitted" and said[-2] == "run twice-1 exists: succeeded"
-    assert "/pipelines/runs/twice-1?project=" in said[1]
+    wait_for(lambda: submit(ready, "twice-1", messages.append).gca_resource.state.name == "PIPELINE_STATE_SUCCEEDED")
+    assert messages[0] == "run twice-1 submitted" and messages[-2] == "run twice-1 exists: succeeded"
+    assert "/pipelines/runs/twice-1?project=" in messages[1]
     compiled = ready.compiled
-    for changed, told in (
+    for changed, expected in (
         ({"parameters": {**compiled.parameters, "strategy": "STANDARD"}}, "strategy is SPOT there, STANDARD here"),
         ({"spec": {**compiled.spec, "defaultPipelineRoot": "gs://bucket-1/other"}}, "the pipeline is"),
     ):
-        with pytest.raises(ConfigError, match=told):
-            submit(replace(ready, compiled=replace(compiled, **changed)), "twice-1", said.append)
+        with pytest.raises(ConfigError, match=expected):
+            submit(replace(ready, compiled=replace(compiled, **changed)), "twice-1", messages.append)
     assert len(cloud.pipelines.started) == before
 
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_published_creates_no_job(
     with pytest.raises(StorageError, match="no such bucket"):
         submit(elsewhere, "none-1", lambda _: None)
     storage.publish(DOCUMENT, b"other")
-    with pytest.raises(ShardlineError, match="something else"):
+    with pytest.raises(ShardlineError, match="does not match the hash"):
         submit(ready, "none-1", lambda _: None)
     nobody = make_ready(make_config(cloud={"project": "nobody-1"}), tiny_spec)
     with pytest.raises(ConfigError, match=r"projects/nobody-1/.*\n.*\n.*cloud.project"):
@@ -113,7 +113,7 @@ def test_a_made_run_id_is_taken_for_every_line(name: str) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with data and a configuration in it."""
     monkeypatch.chdir(tmp_path)
     write_pictures(tmp_path / "raw", per_class=4)
@@ -123,33 +123,33 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def find(here: Path, *overrides: str) -> Any:
-    return find_local_data(make_absolute(load_config(here / "line.yaml", overrides)), lambda _: None)
+def find(folder: Path, *overrides: str) -> Any:
+    return find_local_data(make_absolute(load_config(folder / "line.yaml", overrides)), lambda _: None)
 
 
-def test_an_upload_that_was_killed_is_gone_on_with(bucket_server: BucketServer, here: Path) -> None:
-    data, said = find(here), list[str]()
+def test_an_upload_that_was_killed_is_gone_on_with(bucket_server: BucketServer, folder: Path) -> None:
+    data, messages = find(folder), list[str]()
     assert len(data.files) == 12
     names = sorted(data.files)
     # Some files are there, one under its name but of other bytes, as a file that was written to meanwhile.
     for name in names[:5]:
         storage.publish(storage.join(data.folder, name), (data.root / name).read_bytes())
     storage.publish(storage.join(data.folder, names[5]), b"other")
-    with pytest.raises(ConfigError, match="holds something else"):
-        upload(data, said.append)
+    with pytest.raises(ConfigError, match="has other content"):
+        upload(data, messages.append)
     storage.delete(storage.join(data.folder, names[5]))
     for _ in range(2):
-        upload(data, said.append)
-    assert len(said) == 2 and said[-1].endswith(f" of 12 files to {data.folder}")
+        upload(data, messages.append)
+    assert len(messages) == 2 and messages[-1].endswith(f" of 12 files to {data.folder}")
     there = {one.name: (one.size, one.crc32c) for one in storage.list_objects(data.folder)}
     assert there == data.files
     # Data that changed goes elsewhere.
-    (here / "raw" / "red" / "000.png").write_bytes((here / "raw" / "blue" / "000.png").read_bytes())
-    assert find(here).folder != data.folder
+    (folder / "raw" / "red" / "000.png").write_bytes((folder / "raw" / "blue" / "000.png").read_bytes())
+    assert find(folder).folder != data.folder
 
 
-def test_a_file_that_changes_meanwhile_leaves_nothing_wrong(bucket_server: BucketServer, here: Path) -> None:
-    data = find(here)
+def test_a_file_that_changes_meanwhile_leaves_nothing_wrong(bucket_server: BucketServer, folder: Path) -> None:
+    data = find(folder)
     name = min(data.files)
     content = (data.root / name).read_bytes()
     (data.root / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -158,25 +158,25 @@ def test_a_file_that_changes_meanwhile_leaves_nothing_wrong(bucket_server: Bucke
     assert not storage.exists(storage.join(data.folder, name))
 
 
-def test_of_a_table_the_files_that_it_names_are_taken_and_no_others(here: Path) -> None:
-    (here / "letter.txt").write_text("private")
-    (here / "photos.csv").write_text("uri,label\nraw/red/000.png,red\nraw/blue/001.png,blue\n../elsewhere.png,blue\n")
-    found = find(here, "sharding.source=photos.csv")
+def test_of_a_table_the_files_that_it_names_are_taken_and_no_others(folder: Path) -> None:
+    (folder / "letter.txt").write_text("private")
+    (folder / "photos.csv").write_text("uri,label\nraw/red/000.png,red\nraw/blue/001.png,blue\n../elsewhere.png,blue\n")
+    found = find(folder, "sharding.source=photos.csv")
     assert sorted(found.files) == ["photos.csv", "raw/blue/001.png", "raw/red/000.png"]
     assert found.source.endswith("/photos.csv")
-    (here / "rows.csv").write_text("review,label\ngood,a\n")
+    (folder / "rows.csv").write_text("review,label\ngood,a\n")
     fields = "sharding.fields={text: {column: review, kind: text}, label: {column: label, kind: class}}"
-    assert list(find(here, "sharding.source=rows.csv", fields).files) == ["rows.csv"]
+    assert list(find(folder, "sharding.source=rows.csv", fields).files) == ["rows.csv"]
     for nothing in ("gs://bucket-1/raw", "absent", "line.yaml"):
-        assert find(here, f"sharding.source={nothing}") is None
+        assert find(folder, f"sharding.source={nothing}") is None
 
 
-def test_a_link_to_a_folder_above_it_is_refused_and_another_is_followed(here: Path) -> None:
-    (here / "elsewhere").mkdir()
-    (here / "elsewhere" / "a.png").write_bytes(b"a")
-    (here / "raw" / "red" / "more").symlink_to(here / "elsewhere")
-    assert "red/more/a.png" in find(here).files
+def test_a_link_to_a_folder_above_it_is_refused_and_another_is_followed(folder: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "a.png").write_bytes(b"a")
+    (folder / "raw" / "red" / "more").symlink_to(folder / "elsewhere")
+    assert "red/more/a.png" in find(folder).files
     # Around two links: more -> elsewhere, elsewhere/back -> raw.
-    (here / "elsewhere" / "back").symlink_to(here / "raw")
+    (folder / "elsewhere" / "back").symlink_to(folder / "raw")
     with pytest.raises(ConfigError, match=r"raw/red/more/back is a link to a folder above it, .*raw: "):
-        find(here)
+        find(folder)

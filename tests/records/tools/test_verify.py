@@ -80,7 +80,7 @@ def test_other_damage(shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
     found = verify(shards, processes=1, progress=lambda done, total: seen.append((done, total)))
     assert [line.partition(" has crc")[0].partition(", sample")[0] for line in found] == [
-        *(end.name, f"{end.name}: no sample is hit, but what is around them", f"{gone.name} is missing", index.name),
+        *(end.name, f"{end.name}: the damage is outside of the samples", f"{gone.name} is missing", index.name),
         f"{index.index.name} has 4 bytes, its manifest says {index.index.bytes}",
         *(header.name, *[header.name] * 4, f"{header.name}: 2 more samples"),
     ]

@@ -20,12 +20,12 @@ from tests.rehearsal.world import LIMIT_S, wait_for_end
 
 
 def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    said.mkdir()
-    job = jobs.run(TELL, str(said), nodes=2, base="gs://line/out")
+    folder = tmp_path / "said"
+    folder.mkdir()
+    job = jobs.run(TELL, str(folder), nodes=2, base="gs://line/out")
     assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
     assert job.start_time <= job.end_time
-    first, second = (json.loads((said / f"workerpool{pool}-0.json").read_text()) for pool in (0, 1))
+    first, second = (json.loads((folder / f"workerpool{pool}-0.json").read_text()) for pool in (0, 1))
     cluster = json.loads(first["CLUSTER_SPEC"])["cluster"]
     assert [len(cluster[name]) for name in ("workerpool0", "workerpool1")] == [1, 1]
     assert cluster == json.loads(second["CLUSTER_SPEC"])["cluster"]
@@ -41,7 +41,7 @@ def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
     ours = {name for name in first if name.startswith("SHARDLINE_")} - {MARK_VARIABLE}
     assert ours <= set(jobs.runs.scale.variables)
     assert Path(first["python"]).samefile(sys.executable)
-    assert first["args"] == ["-c", str(said)]
+    assert first["args"] == ["-c", str(folder)]
     assert not list((tmp_path / "jobs").rglob("disk-*"))
 
 

@@ -98,13 +98,13 @@ def handed_in() -> None:
         ),
         (
             lambda: put_together(text="b"),
-            "executor exec-put-together: a composed word (dsl.ConcatPlaceholder, dsl.IfPresentPlaceholder)",
+            "executor exec-put-together: a composed argument (dsl.ConcatPlaceholder, dsl.IfPresentPlaceholder)",
         ),
         (
             lambda: told(made=graphs.make_text(text="x").outputs["made"]),
             "executor exec-told: the placeholder {{$.inputs.artifacts['made'].path}}",
         ),
-        (counted, "component comp-counted: parameter rows: an output that is no text"),
+        (counted, "component comp-counted: parameter rows: an output that is not text"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -236,8 +236,8 @@ def test_keys_are_this_users_alone(cloud: LocalCloud) -> None:
     secrets = [path for path in private.rglob("*") if path.suffix in (".json", ".key")]
     assert len(secrets) == 2
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
-    told = [path for path in cloud.folder.rglob("*") if path.is_file()]
-    assert not [path for path in told if cloud.vertex.access.token.encode() in path.read_bytes()]
+    files = [path for path in cloud.folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if cloud.vertex.access.token.encode() in path.read_bytes()]
 
 
 def test_only_loopback_is_listened_on(cloud: LocalCloud, locked: BucketServer) -> None:

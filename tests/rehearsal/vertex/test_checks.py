@@ -90,7 +90,7 @@ def test_what_is_not_executed_is_named(cloud: Cloud) -> None:
     client = rest(cloud, gapic.PipelineServiceClient)
     fast = parameters(region="r")
     fast["runtime_config"]["failure_policy"] = gapic.PipelineFailurePolicy.PIPELINE_FAILURE_POLICY_FAIL_FAST
-    for changes, named in ((executor(image="i"), "the own command of image i"), (fast, "failure_policy: fail fast")):
+    for changes, named in ((executor(image="i"), "no command for image i"), (fast, "failure_policy: fail fast")):
         with pytest.raises(exceptions.MethodNotImplemented, match=named):
             client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(**changes))
     assert cloud.pipelines.started == []
@@ -101,5 +101,5 @@ def test_a_root_in_no_bucket_fails_the_job(cloud: Cloud) -> None:
     runtime = {"gcs_output_directory": "gs://nobodys-bucket/x", "parameter_values": {"region": "r"}}
     client = rest(cloud, gapic.PipelineServiceClient)
     made = client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(runtime_config=runtime))
-    assert made.state == gapic.PipelineState.PIPELINE_STATE_FAILED and "no such bucket" in made.error.message
+    assert made.state == gapic.PipelineState.PIPELINE_STATE_FAILED and "the bucket does not exist" in made.error.message
     assert cloud.pipelines.started == []

@@ -94,7 +94,7 @@ def test_a_write_that_is_waited_for_is_a_sign_of_life_until_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So it may take longer than the limit of any section, and one that stands still is the watchdog's in the end."""
-    monkeypatch.setattr(manager_module, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(manager_module, "JOIN_INTERVAL_S", 0.01)
     gate, heard = Gate(monkeypatch), threading.Event()
     attempt = Attempt(tmp_path, alive=heard.set)
     heard.clear()
@@ -144,7 +144,7 @@ def test_training_ends_when_no_checkpoint_can_be_written(
     with pytest.raises(type(error), match=r"no answer|no permission"):
         for step in range(1, failures + 2):
             attempt.manager.save(manifest(step), groups(step), required=True)
-    assert sum("could not be written" in said for said in attempt.said) == failures
+    assert sum("could not be written" in message for message in attempt.said) == failures
     assert not list(tmp_path.glob("checkpoints/step-*")), "what was begun is cleared away"
     if failures > 1:
         monkeypatch.undo()

@@ -11,7 +11,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest, newest_valid
-from trainer.checkpoint.discovery import CheckpointFolder, choose_kept, score_of
+from trainer.checkpoint.discovery import CheckpointFolder, choose_retained, score_of
 
 JUDGED = {
     "headline": {"metric": "accuracy", "direction": "max"},
@@ -31,8 +31,8 @@ def test_the_best_by_a_metric_are_kept_of_those_that_were_evaluated(
     tmp_path: Path, metric: str, kept: list[int]
 ) -> None:
     attempt = Attempt(tmp_path, keep_last=1, best_metric=metric)
-    found = {1: (0.5, 0.9), 2: (0.9, 0.3), 3: (0.9, 0.4), 4: (0.8, 0.1), 5: (0.9, 0.5)}
-    for step, (accuracy, loss) in found.items():
+    evaluations = {1: (0.5, 0.9), 2: (0.9, 0.3), 3: (0.9, 0.4), 4: (0.8, 0.1), 5: (0.9, 0.5)}
+    for step, (accuracy, loss) in evaluations.items():
         # By the distance, of which lower is better, the fifth is the best; of two equal ones the one of lower loss.
         distance = {2: 0.5, 3: 0.4, 4: 0.5, 5: 0.1}.get(step, 0.9)
         metrics = {"validation_accuracy": accuracy, "validation_loss": loss, "validation_distance": distance}
@@ -117,7 +117,7 @@ scores = st.none() | st.tuples(st.sampled_from([0.1, 0.5, 0.9]), st.sampled_from
 def test_what_is_kept(
     found: dict[CheckpointFolder, tuple[float, float] | None], keep_last: int, best_step: int
 ) -> None:
-    kept = choose_kept(found, keep_last, best_step=best_step)
+    kept = choose_retained(found, keep_last, best_step=best_step)
     newest_first = sorted({place.step for place in found}, reverse=True)
     steps = {place.step for place in kept}
     assert kept <= set(found)
@@ -125,9 +125,9 @@ def test_what_is_kept(
     assert steps >= set(newest_first[:keep_last])
     assert best_step in steps or best_step not in newest_first
     # A second look deletes nothing more, and what was let go is not missed when a new one comes.
-    assert choose_kept({place: found[place] for place in kept}, keep_last, best_step=best_step) == kept
+    assert choose_retained({place: found[place] for place in kept}, keep_last, best_step=best_step) == kept
     newer = CheckpointFolder("", max(newest_first) + 1, 4)
-    assert choose_kept({**found, newer: None}, keep_last, best_step=best_step) <= {*kept, newer}
+    assert choose_retained({**found, newer: None}, keep_last, best_step=best_step) <= {*kept, newer}
     latest = {place.step: found[place] for place in sorted(found, key=lambda place: place.attempt)}
     best = max((score for score in latest.values() if score is not None), default=None)
     assert best is None or best in [found[place] for place in kept]

@@ -47,19 +47,19 @@ def test_memory_whose_pages_cannot_be_locked_is_used_all_the_same() -> None:
     """Without a GPU torch has no page-locked memory; that is said once, not at every save."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    said: list[str] = []
-    buffer = HostBuffer(Rank(0, 0, 1, torch.device("cuda")), said.append)
+    messages: list[str] = []
+    buffer = HostBuffer(Rank(0, 0, 1, torch.device("cuda")), messages.append)
     for shape in ((3,), (4,)):
         (file,) = buffer.stage({"model": {"w": torch.full(shape, 2.0)}})
         assert torch.equal(file.tensors["w"], torch.full(shape, 2.0))
-    assert len(said) == 1 and "not page-locked" in said[0]
+    assert len(messages) == 1 and "not page-locked" in messages[0]
 
 
 @pytest.mark.gpu
 def test_pages_are_locked_and_let_go() -> None:
-    said: list[str] = []
-    buffer = HostBuffer(Rank(0, 0, 1, torch.device("cuda", 0)), said.append)
+    messages: list[str] = []
+    buffer = HostBuffer(Rank(0, 0, 1, torch.device("cuda", 0)), messages.append)
     for shape in ((1 << 20,), (3 << 20,)):
         (file,) = buffer.stage({"model": {"w": torch.ones(shape, device="cuda")}})
         assert file.content.is_pinned() and float(file.tensors["w"].sum()) == shape[0]
-    assert said == []
+    assert messages == []

@@ -216,10 +216,10 @@ def test_a_full_disk_says_what_to_do(bucket_shards: str, folder: Path, monkeypat
 
 def test_shards_are_fetched_ahead_in_the_order_of_need_and_within_the_bound(bucket_shards: str, folder: Path) -> None:
     cache = cache_in(folder, SOME_SHARDS)
-    wanted = [Need(10 * (shard + 1), shard) for shard in range(8)]
-    paths = [cache.path_of(cache._shards[need.shard]) for need in wanted]
-    with closing(Prefetcher(cache, wanted).start()) as ahead:
-        for number, _ in enumerate(wanted):
+    needs = [Need(10 * (shard + 1), shard) for shard in range(8)]
+    paths = [cache.path_of(cache._shards[need.shard]) for need in needs]
+    with closing(Prefetcher(cache, needs).start()) as ahead:
+        for number, _ in enumerate(needs):
             ahead.advance(10 * number)
             deadline = time.monotonic() + 30
             while not all(path.exists() for path in paths[number : number + 3]) and time.monotonic() < deadline:

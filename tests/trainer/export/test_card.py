@@ -66,7 +66,7 @@ def test_figures_are_the_manifest_s() -> None:
         ("8", "10", "50"),
     ]
     assert [row["Modules kept in fp32"] for row in tables["What was tried"]] == ["-", "encoder.norm, head"]
-    assert "Asked for: int8. Ships: fp16." in text
+    assert "Requested: int8. Shipped: fp16." in text
     for entry in (*document.graphs, document.engine):
         assert entry is not None and f"{entry.name}, {entry.bytes} bytes, sha256 {entry.sha256}" in text
     for value in (document.checkpoint_sha256, document.shards_fingerprint, document.fingerprint, "2.13.0"):
@@ -76,7 +76,7 @@ def test_figures_are_the_manifest_s() -> None:
 def test_the_verdict_is_that_of_the_gates() -> None:
     # The card is a file of the export: the manifest is sealed after it.
     document = tensorrt().model_copy(update={"seal": ""})
-    assert f"**Verdict: proven on {L4}** (when it was made)" in render_card(document)
+    assert f"**Verdict: proven on {L4}** (at export time)" in render_card(document)
     assert "**Verdict: unproven: not run on a GPU**" in render_card(tensorrt(device=""))
     failed = Gate(name=PARITY, precision="fp16", file=PLAN, status="failed", ran="", device=L4, reason="differs")
     text = render_card(tensorrt(gates=[failed]))

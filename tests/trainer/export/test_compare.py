@@ -11,7 +11,7 @@ from contracts.artifacts import Gate, Headline
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from contracts.errors import DataError
 from trainer.export.arrays import Array, Arrays
-from trainer.export.compare import Subject, judge_metric, judge_parity, make_trials
+from trainer.export.compare import ModelFile, judge_metric, judge_parity, make_trials
 
 RANDOM = np.random.default_rng(0)
 SIGNATURE = Signature(
@@ -31,7 +31,7 @@ def model(inputs: Mapping[str, Array]) -> Arrays:
 def judge(run: object, *, precision: str = "fp16", reference: object = model) -> Gate:
     batches = [{"rows": ROWS[start : start + 8]} for start in range(0, len(ROWS), 8)]
     trials = make_trials([(batch, reference(batch)) for batch in batches], [], (8, 16))
-    return judge_parity(run, trials, SIGNATURE, Subject(precision, "model.onnx", "a test"))
+    return judge_parity(run, trials, SIGNATURE, ModelFile(precision, "model.onnx", "a test"))
 
 
 def test_equal_outputs_pass_at_every_batch_size() -> None:
@@ -98,5 +98,5 @@ def test_little_of_the_headline_may_be_lost(
 ) -> None:
     values = {} if actual is None else {metric: actual}
     headline = Headline.model_validate({"metric": metric, "direction": direction})
-    gate = judge_metric({metric: expected}, values, headline, Subject("int8", "m", "a test"), samples=samples)
+    gate = judge_metric({metric: expected}, values, headline, ModelFile("int8", "m", "a test"), samples=samples)
     assert gate.status == status

@@ -22,7 +22,7 @@ from tests.own_code.words import Network, Words
 from tests.trainer.export.conftest import Exported
 from tests.trainer.export.graphs import image_signature, inputs_of, write_fp32
 from trainer.export.arrays import Arrays
-from trainer.export.compare import Subject, judge_parity, make_trials
+from trainer.export.compare import ModelFile, judge_parity, make_trials
 from trainer.export.engine import Runner, open_graph
 from trainer.export.onnx_graph import export_graph
 from trainer.export.samples import end_inputs
@@ -35,7 +35,7 @@ def judge(model: torch.nn.Module, signature: Signature, run: Runner, batches: li
     proof = [(batch, run_torch(model, signature, batch)) for batch in batches]
     ends = [(name, batch, run_torch(model, signature, batch)) for name, batch in end_inputs(signature, batches[0])]
     trials = make_trials(proof, ends, (8, 16))
-    return judge_parity(run, trials, signature, Subject("fp32", "model.onnx", "onnxruntime"))
+    return judge_parity(run, trials, signature, ModelFile("fp32", "model.onnx", "onnxruntime"))
 
 
 def batches_of_images() -> list[Arrays]:
@@ -71,7 +71,7 @@ def test_changed_weights_show_in_parity(
     assert judge(exported.model, signature, open_graph(exported.fp32, threads=1), batches).status == "passed"
     edit_weights(exported.fp32, tmp_path / "planted.onnx", name, change)
     gate = judge(exported.model, signature, open_graph(tmp_path / "planted.onnx", threads=1), batches)
-    assert gate.status == "failed" and "batch 8: output logits is not what torch computes" in gate.reason
+    assert gate.status == "failed" and "batch 8: output logits differs from torch's" in gate.reason
 
 
 class MixesTheBatch(torch.nn.Module):

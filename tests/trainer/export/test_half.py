@@ -15,7 +15,7 @@ from torch import nn
 from contracts.artifacts.signature import Signature
 from contracts.errors import ModelError
 from tests.trainer.export.graphs import example_of, image_signature, inputs_of, network, signature_of
-from trainer.export.compare import Subject, Trial, judge_parity
+from trainer.export.compare import ModelFile, Trial, judge_parity
 from trainer.export.engine import build_engine, graph_runtime, open_graph
 from trainer.export.half import fold_batch_norms, write_fp16
 from trainer.export.runtime import Builder, version_of
@@ -25,15 +25,15 @@ from trainer.export.tensors import run_torch
 def write(
     model: nn.Module, folder: Path, signature: Signature | None = None, *, cautious: bool = False
 ) -> tuple[Path, list[str]]:
-    """Return the fp16 graph, which answers as the model does in fp32, and what is kept in fp32."""
+    """Return the fp16 graph, with the outputs of the fp32 model, and the names of the modules in fp32."""
     signature, path = signature or image_signature(), folder / "model.fp16.onnx"
     feed = inputs_of(signature)
     trial = Trial("samples", feed, run_torch(model.eval(), signature, feed))
-    kept = write_fp16(model, path, signature=signature, example=example_of(signature), feed=feed, cautious=cautious)
+    names = write_fp16(model, path, signature=signature, example=example_of(signature), feed=feed, cautious=cautious)
     run = open_graph(path, threads=1, precision="fp16")
-    gate = judge_parity(run, [trial], signature, Subject("fp16", path.name, graph_runtime()))
+    gate = judge_parity(run, [trial], signature, ModelFile("fp16", path.name, graph_runtime()))
     assert gate.status == "passed", gate
-    return path, kept
+    return path, names
 
 
 def fp32_share(path: Path) -> float:
@@ -47,8 +47,8 @@ def fp32_share(path: Path) -> float:
 @pytest.mark.parametrize("name", ["resnet", "vit", "bert"])
 def test_networks_are_fp16_as_a_whole_and_engines_build(name: str, tmp_path: Path) -> None:
     signature = signature_of(name)
-    path, kept = write(network(name), tmp_path, signature)
-    assert kept == [] and fp32_share(path) < 0.01
+    path, names = write(network(name), tmp_path, signature)
+    assert names == [] and fp32_share(path) < 0.01
     builder = Builder("tensorrt_rtx", version_of("tensorrt_rtx"), "sm89")
     engine = tmp_path / "engine"
     build_engine(path, engine, builder=builder, signature=signature, batches=(4, 8), precision="fp16")
@@ -130,13 +130,13 @@ def test_what_fp16_cannot_hold_stays_in_fp32_by_name(
     build: Callable[[], nn.Module], expected: list[str], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
-    path, kept = write(build(), tmp_path)
-    assert kept == expected and 0 < fp32_share(path) < 1
+    path, names = write(build(), tmp_path)
+    assert names == expected and 0 < fp32_share(path) < 1
 
 
 def test_the_second_try_keeps_norms(tmp_path: Path) -> None:
-    _, kept = write(network("vit"), tmp_path, cautious=True)
-    assert kept and all("norm" in name for name in kept)
+    _, names = write(network("vit"), tmp_path, cautious=True)
+    assert names and all("norm" in name for name in names)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_second_try_keeps_norms(tmp_path: Path) -> None:
         (lambda net, images: net.last(images[:, 0, 0]) @ torch.eye(10), "in fp16 fails: RuntimeError"),
         (
             lambda net, images: net.last(images[:, 0, 0] + 1e3) - net.last(torch.full((32,), 1e3)),
-            "in fp16 does not answer as in fp32",
+            "in fp16 differ from fp32",
         ),
     ],
 )

@@ -214,7 +214,7 @@ def test_two_exports_of_it_are_compared_by_its_own_metric(
     worse = with_one_answer(exported_task.folder, tmp_path / "worse")
     given = [f"--candidate={worse}", f"--production={exported_task.folder}", f"--shards={exported_task.shards}"]
     assert judge.main(given) == EXIT_USER_ERROR
-    assert "--config-json is not given" in capsys.readouterr().err
+    assert "--config-json is missing" in capsys.readouterr().err
     # What always says one class is right where it stands.
     share = np.mean([mask == 0 for mask in exported_task.masks])
     expected = exported_task.document.metrics["fp16"]["pixel_accuracy"]

@@ -170,7 +170,7 @@ def test_any_change_is_found_and_nothing_runs(
     assert {entry.name for entry in ExportManifest.load(storage.normalise(folder)).shipped_files()} == set(SHIPPED)
     change(folder)
     code, output = run(folder)
-    assert code == 1 and words in output and output.endswith("is not the export that was made\n"), output
+    assert code == 1 and words in output and output.endswith("differs from the export that was published\n"), output
     assert gpu.ran == []
 
 

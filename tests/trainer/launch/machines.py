@@ -259,12 +259,12 @@ def committed(output: str) -> dict[str, CheckpointManifest]:
     """Return the committed checkpoints of a training folder by name, oldest first."""
     folder = storage.join(output, CHECKPOINTS_FOLDER)
     names = [entry.name.rpartition("/")[0] for entry in storage.list_objects(folder) if _is_commit(entry.name)]
-    found = {}
+    manifests = {}
     for name in sorted(names):
         # A training that goes on deletes old ones.
         with suppress(DataError):
-            found[name] = CheckpointManifest.load(storage.join(folder, name))
-    return found
+            manifests[name] = CheckpointManifest.load(storage.join(folder, name))
+    return manifests
 
 
 def _is_commit(name: str) -> bool:

@@ -37,9 +37,9 @@ def test_an_error_ends_later_attempts_of_its_job_and_of_no_other(place: str) -> 
     record.end(BAD)
     # A second one, later or at the same time, changes nothing.
     record.end(LOST)
-    with pytest.raises(ToldError, match="an earlier attempt of job job-1 has ended it: given") as told:
+    with pytest.raises(ToldError, match="an earlier attempt of job job-1 has ended it: given") as caught:
         JobRecord(place, "job-1").require_open()
-    assert told.value.exit_code == 2
+    assert caught.value.exit_code == 2
     JobRecord(place, "job-2").require_open()
     JobRecord(place, "").end(BAD)
     JobRecord(place, "").require_open()

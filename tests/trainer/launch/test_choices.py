@@ -104,5 +104,5 @@ def test_a_training_goes_on_with_more_ranks_than_slots(recorded: int, ranks: int
 def test_sizes_of_slots_are_foreseen(num_samples: int, batch: int, slot_size: int) -> None:
     order = FullOrder(num_samples, seed=0)
     requests = slot_requests(0, order=order, epochs=1, global_batch_size=batch, slot_size=slot_size, rank=0, ranks=1)
-    seen = {len(request.samples) for request in requests}
-    assert slot_sizes(num_samples, global_batch_size=batch, slot_size=slot_size) == sorted(seen, reverse=True)
+    sizes = {len(request.samples) for request in requests}
+    assert slot_sizes(num_samples, global_batch_size=batch, slot_size=slot_size) == sorted(sizes, reverse=True)

@@ -65,7 +65,7 @@ def test_blocks_compute_again_no_bit_changes_and_batchnorm_counts_once(
     assert len(find_repeated_blocks(model)) == len(recompute_blocks(model, "whole")) == 3
     if converted:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-    found, counted = train(model)
+    gradients, counted = train(model)
     assert counted == convolutions
-    assert found.keys() == expected.keys()
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert gradients.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(expected[name], gradients[name])] == []

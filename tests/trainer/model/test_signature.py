@@ -42,8 +42,8 @@ def test_both_ends_and_a_batch_of_one_are_tried_on_values_of_the_example() -> No
     assert check(Recorder()) == [(1, 6, 5), (2, 4, 5), (2, 12, 7)]
     assert check(Recorder(), largest_only=True) == [(1, 12, 7)]
     values = torch.arange(12.0).view(2, 3, 2)
-    (found,) = resize_inputs((values,), PLANE, {"batch": 1, "height": 5, "width": 1})
-    assert found.tolist() == [[[0.0], [2.0], [4.0], [0.0], [2.0]]]
+    (resized,) = resize_inputs((values,), PLANE, {"batch": 1, "height": 5, "width": 1})
+    assert resized.tolist() == [[[0.0], [2.0], [4.0], [0.0], [2.0]]]
 
 
 @pytest.mark.parametrize(

@@ -419,7 +419,7 @@ def stopped_evaluation(rank: Rank) -> dict[str, Any]:
     for name, wanted in (("stopped", StopCause.SIGTERM), ("whole", StopCause.NONE)):
         stop = StopRequest()
         if not rank.is_first:
-            stop.want(wanted)
+            stop.request(wanted)
         vote, passes = Vote(stop, rank, timeout_s=60), 0
         rounds = 6
         own = rounds if rank.is_first else rounds - 1

@@ -108,7 +108,7 @@ class Run:
             loss += self.stepper.compute(slot, clock)
             if request.last_of_step:
                 rate = learning_rate(request.step, total_steps=40, train=self.config.train)
-                self.left_out += float(self.stepper.update(request.step, rate).left_out)
+                self.left_out += float(self.stepper.update(request.step, rate).skipped)
                 self.position += request.batch_samples
                 dist.all_reduce(loss)
                 self.losses.append(float(loss) / request.batch_samples)

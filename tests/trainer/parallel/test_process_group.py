@@ -63,9 +63,9 @@ for step in range(1, 151):
         found["due"].append(step)
         schedule.saved()
     if step == 140 and rank == 1:
-        stop.want(StopCause.SIGUSR1)
+        stop.request(StopCause.SIGUSR1)
     if agreed:
-        found["stopped"] = [step, agreed.words]
+        found["stopped"] = [step, agreed.description]
         break
 
 # --- time-outs

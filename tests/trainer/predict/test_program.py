@@ -246,7 +246,7 @@ def test_outputs_that_are_no_numbers_are_no_answers(tmp_path: Path, capsys: pyte
     unusable: list[str] = []
     rows = list(answers.predict(model, lambda inputs: {"logits": logits}, ["red", "green"], str, None, unusable))
     assert ([row[0] for row in rows], unusable) == (["red"], ["green"])
-    assert "not finite numbers" in capsys.readouterr().err
+    assert "are not finite" in capsys.readouterr().err
 
 
 def test_texts_come_as_lines(tmp_path: Path) -> None:
@@ -262,4 +262,4 @@ def test_texts_come_as_lines(tmp_path: Path) -> None:
     # A text that is longer than a name may be ends no search.
     assert run(tmp_path, "red " * 2000, tmp_path / "texts").returncode == 2
     done = run(tmp_path, "red", str(tmp_path / "texts"))
-    assert (done.returncode, done.stdout, f"give --lines {tmp_path / 'texts'}" in done.stderr) == (2, "", True)
+    assert (done.returncode, done.stdout, f"pass --lines {tmp_path / 'texts'}" in done.stderr) == (2, "", True)

@@ -65,9 +65,9 @@ def test_errors_are_answers_after_which_measuring_goes_on(make: Make, monkeypatc
                 raise error
 
             patch.setattr(worker.bench, "try_size", fail)
-            answer = worker._carry_out(command, 0)
+            answer = worker._execute(command, 0)
         assert isinstance(answer, Failed) and answer.outcome == outcome and "planted" in answer.reason
-        assert isinstance(worker._carry_out(command, 0), ComputeTime)
+        assert isinstance(worker._execute(command, 0), ComputeTime)
         worker._tried.clear()
 
 

@@ -144,6 +144,6 @@ def test_a_budget_that_ends_before_the_start_leaves_the_defaults_and_a_warning(
     assert (report.choice.measured, report.choice.slot_size, report.choice.num_workers) == (False, 16, 0)
     assert report.chosen_point().samples_per_s is None and not report.points and report.estimate is None
     (warning,) = report.warnings
-    assert "profile.budget_s 1 ended before the ranks had started" in warning and "profile: off" in warning
+    assert "profile.budget_s 1 ended before the ranks started" in warning and "profile: off" in warning
     assert warning in capfd.readouterr().err
     assert report.files == []

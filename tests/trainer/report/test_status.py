@@ -58,19 +58,19 @@ def test_time_is_told_once_there_is_a_rate_and_counts_all_that_steps_took(monkey
     status = make()
     clock.now += 60  # compiling
     status.step_taken()
-    assert status.left(1) == ""
+    assert status.time_remaining(1) == ""
     clock.now += 2
     status.step_taken()
-    assert status.left(2) == "96 s left"
+    assert status.time_remaining(2) == "96 s left"
     clock.now += 4  # an evaluation
-    assert status.left(2) == "4 min 48 s left"
-    assert status.left(50) == ""
+    assert status.time_remaining(2) == "4 min 48 s left"
+    assert status.time_remaining(50) == ""
     # A budget ends sooner.
     status = make(resources={"max_hours": 0.01, "price_usd_per_h": 1.0, "max_cost_usd": 100.0})
     for _ in range(2):
         clock.now += 1000
         status.step_taken()
-    assert status.left(2) in ("35 s left", "36 s left")
+    assert status.time_remaining(2) in ("35 s left", "36 s left")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_best_is_by_its_metric_and_of_equal_ones_the_first(metric: str, best
 # --- a training -------------------------------------------------------------------------------------------------------
 
 
-def told(folder: Path, attempt: str, kind: str) -> list[str]:
+def messages(folder: Path, attempt: str, kind: str) -> list[str]:
     reader = EventReader(folder / "attempts" / attempt / EVENTS_NAME)
     return [event["message"] for event in reader.poll() if event["event"] == kind]
 
@@ -102,10 +102,10 @@ def test_each_epoch_and_the_result_are_told_once_also_after_kills(
 ) -> None:
     config = small_config(train={"epochs": 3}, checkpoint={"every_steps": 3})
     train(rank, tmp_path / "whole", small_shards, config)
-    said = told(tmp_path / "whole", "a", "log")
+    lines = messages(tmp_path / "whole", "a", "log")
     samples = "70 training, 24 validation and 26 test samples"
-    assert f"6,107 parameters; {samples}; 15 steps of 16 samples, 5 an epoch" in said
-    whole = [line for line in said if line.startswith("epoch ")]
+    assert f"6,107 parameters; {samples}; 15 steps of 16 samples, 5 an epoch" in lines
+    whole = [line for line in lines if line.startswith("epoch ")]
     assert [line.partition(":")[0] for line in whole] == [f"epoch {n} of 3" for n in (1, 2, 3)]
     assert all(LINE.match(line) for line in whole)
     assert " left" in whole[0] and " left" not in whole[2]
@@ -128,10 +128,10 @@ def test_each_epoch_and_the_result_are_told_once_also_after_kills(
         train(rank, folder, small_shards, config, attempt="b")
     result = train(rank, folder, small_shards, config, attempt="c")
     # The first word of the second attempt knows the last validation and the best one of the first.
-    first = told(folder, "b", "progress")[0]
+    first = messages(folder, "b", "progress")[0]
     second_epoch = whole[1].partition(": ")[2].rpartition("; ")[0]
     assert first.startswith("epoch 3 of 3, ") and "loss " in first and second_epoch in first
-    assert [line for line in told(folder, "b", "log") if line.startswith("epoch ")] == whole[2:]
+    assert [line for line in messages(folder, "b", "log") if line.startswith("epoch ")] == whole[2:]
     ended = EventAccumulator(str(folder / BOARD / "result")).Reload()
     for tag, name in (("test/accuracy", "test_accuracy"), ("best/validation_accuracy", "validation_accuracy")):
         assert [(row.step, row.value) for row in ended.Scalars(tag)] == [
@@ -203,8 +203,8 @@ def test_a_full_disk_ends_what_is_shown_and_nothing_else(tmp_path: Path, capsys:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
-    said = capsys.readouterr().err
-    assert said.count("TensorBoard's files cannot be written") == said.count("scalars of this attempt cannot be") == 1
+    err = capsys.readouterr().err
+    assert err.count("TensorBoard's files cannot be written") == err.count("scalars of this attempt cannot be") == 1
 
 
 @pytest.mark.gpu

@@ -15,16 +15,16 @@ DIRECTIONS: dict[str, Direction] = {"accuracy": "max", "distance": "min"}
 
 def stopped_after(section: EarlyStoppingSection, values: Sequence[float]) -> int | None:
     """Return the number of evaluations after which training ends."""
-    seen = EarlyStopping()
+    state = EarlyStopping()
     for number, value in enumerate(values, 1):
         # What is not watched would say the opposite.
         other = -value
         loss, metrics = (value, {}) if section.metric == "validation_loss" else (other, DIRECTIONS)
         headline = Headline(metric="accuracy", direction="max")
-        found = Evaluation(10, loss, dict.fromkeys(metrics, value), headline, DIRECTIONS)
-        seen = judge(EarlyStopping.model_validate_json(seen.model_dump_json()), section, found)
-        if is_over(seen, section):
-            assert f"{section.metric} was not better than {seen.best:.6g}" in describe_stop(seen, section)
+        evaluation = Evaluation(10, loss, dict.fromkeys(metrics, value), headline, DIRECTIONS)
+        state = judge(EarlyStopping.model_validate_json(state.model_dump_json()), section, evaluation)
+        if is_over(state, section):
+            assert f"{section.metric} was not better than {state.best:.6g}" in describe_stop(state, section)
             return number
     return None
 

@@ -23,5 +23,5 @@ def test_ctrl_c_saves_what_all_ranks_have_come_to(small_shards: str, tmp_path: P
     assert "stopped by SIGINT" in job.error.message
     found = account([events(tmp_path, "a")])
     assert (found.interruptions, found.preemptions, found.steps, found.lost_steps) == (1, 0, step, 0)
-    (told,) = job.told("interrupted")
-    assert told["signal"] == "SIGINT", "no platform sends it, wherever this runs"
+    (event,) = job.told("interrupted")
+    assert event["signal"] == "SIGINT", "no platform sends it, wherever this runs"

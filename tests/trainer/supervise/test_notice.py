@@ -24,7 +24,7 @@ def machine() -> Iterator[MetadataServer]:
 def test_a_notice_is_heard_by_one_long_poll_and_a_server_that_fails_is_asked_again(
     machine: MetadataServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, known_values, is_polling = NoticeWatch._ask, list[str | None](), threading.Event()
+    ask, known_values, is_polling = NoticeWatch._poll, list[str | None](), threading.Event()
 
     def fail_once(self: NoticeWatch, known: str | None) -> tuple[str, str]:
         known_values.append(known)
@@ -34,18 +34,18 @@ def test_a_notice_is_heard_by_one_long_poll_and_a_server_that_fails_is_asked_aga
             is_polling.set()
         return ask(self, known)
 
-    monkeypatch.setattr(NoticeWatch, "_ask", fail_once)
-    noticed, said = threading.Event(), list[str]()
+    monkeypatch.setattr(NoticeWatch, "_poll", fail_once)
+    noticed, messages = threading.Event(), list[str]()
     host = machine.environment[HOST_VARIABLE]
-    NoticeWatch(host, noticed.set, said.append)
+    NoticeWatch(host, noticed.set, messages.append)
     assert is_polling.wait(60)
     assert not noticed.is_set()
     machine.preempt()
     assert noticed.wait(60)
     assert known_values[:2] == [None, None] and known_values[2] and len(known_values) == 3
-    assert said == []
+    assert messages == []
     before = threading.Event()
-    NoticeWatch(host, before.set, said.append)
+    NoticeWatch(host, before.set, messages.append)
     assert before.wait(60), "a notice from before is heard"
 
 

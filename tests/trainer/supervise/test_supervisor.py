@@ -88,9 +88,9 @@ def test_a_lost_peer_is_worth_another_attempt_however_it_arrives(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     for name in ("wrapped as a user's mistake", "its text only", "does not answer", "store"):
-        kind, code, words = found.pop(name)
-        assert (kind, code) == ("TryAgain", 75), (name, words)
-        assert "another rank is gone or does not answer" in words, name
+        kind, code, message = found.pop(name)
+        assert (kind, code) == ("TryAgain", 75), (name, message)
+        assert "another rank is gone or does not answer" in message, name
     assert {name: why[:2] for name, why in found.items()} == {
         "no peer": ["RuntimeError", 70],
         "a user's mistake": ["ConfigError", 2],

@@ -33,7 +33,7 @@ with RankSupervisor(resources, events, rank=0, local_rank=0, record=record) as s
     if "full disk" in sys.argv:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        account.tell()
+        account.emit_time()
     def stuck_in_here():
         account.sections.enter(sys.argv[2])
         print("stuck", flush=True)
@@ -64,9 +64,9 @@ def test_a_section_beyond_its_limit_ends_the_rank(start: Start, tmp_path: Path) 
     stacks = (tmp_path / "0.stacks.txt").read_text()
     assert "stuck_in_here" in stacks
     assert "rank 0 was in section data" in stacks
-    said = (tmp_path / "end.json").read_text()
-    assert '"Hung"' in said
-    assert "(limit 1 s) at step 7" in said
+    document = (tmp_path / "end.json").read_text()
+    assert '"Hung"' in document
+    assert "(limit 1 s) at step 7" in document
     assert '"hang"' in (tmp_path / "events.jsonl").read_text()
 
 
@@ -76,10 +76,10 @@ def test_a_signal_ends_a_rank_that_cannot_vote_within_its_budget_or_has_nothing_
     process = start("step")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 75
-    said = (tmp_path / "end.json").read_text()
-    assert '"Preempted"' in said
-    assert "told to stop by SIGTERM, and within 1 s (resources.stop_budget_s)" in said
-    assert "in section step" in said
+    document = (tmp_path / "end.json").read_text()
+    assert '"Preempted"' in document
+    assert "told to stop by SIGTERM, and within 1 s (resources.stop_budget_s)" in document
+    assert "in section step" in document
     process = start("restore")
     process.send_signal(signal.SIGUSR1)
     assert process.wait(timeout=120) == 75
@@ -90,9 +90,9 @@ def test_a_full_disk_neither_ends_a_rank_nor_keeps_it_from_ending(start: Start, 
     """Nothing can be written: the rank lives on, is watched, and still ends when it hangs or is told to stop."""
     hangs = start("data", "full disk")
     with (tmp_path / "log.txt").open("w") as log:
-        told = start("step", "full disk", stderr=log)
-    told.send_signal(signal.SIGTERM)
-    assert told.wait(timeout=60) == 75
+        process = start("step", "full disk", stderr=log)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 75
     _, printed = hangs.communicate(timeout=60)
     assert hangs.returncode == 75, printed
     assert re.search(r"rank 0 was in section data for \d\.\d s", printed)

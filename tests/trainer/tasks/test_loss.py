@@ -153,11 +153,11 @@ def test_a_step_that_counts_nothing_is_left_out_and_ends_nothing() -> None:
             request = SlotRequest(step, 0, 0, tuple(range(SLOT)), SLOT, counts=True, last_of_step=True)
             readings.add(stepper.compute(SlotBatch(request, {**batch, "mask": mask}), DataClock(rank.device)))
             update = stepper.update(step, 0.1)
-            readings.end_step(update.left_out, update.count)
+            readings.end_step(update.skipped, update.count)
             readings.send(step + 1, 0.1, [], None)
             reading = readings.read()
-            assert reading is not None and reading.found.skipped == 0
+            assert reading is not None and reading.gradients.skipped == 0
             losses.append(reading.loss)
             same = all(torch.equal(before[name], tensor) for name, tensor in stepper.model.state_dict().items())
-            assert (float(update.left_out), same) == ((1.0, True) if step == 0 else (0.0, False))
+            assert (float(update.skipped), same) == ((1.0, True) if step == 0 else (0.0, False))
         assert losses[0] is None and losses[1] is not None and losses[1] > 0

@@ -143,10 +143,10 @@ def accuracy() -> Metric:
         (lambda: {"one": Own("mean")}, "Own one keeps sum as a list, or as something else"),
         (lambda: {"one": BinaryAUROC()}, "BinaryAUROC one keeps preds as a list"),
         (lambda: {"one": Plain()}, "Plain one has no state"),
-        (lambda: {"one": 1.0}, "float one is no metric of torchmetrics"),
+        (lambda: {"one": 1.0}, "float one is not a torchmetrics.Metric"),
         (lambda: MetricCollection({"one": accuracy()}), "returned a MetricCollection"),
         (lambda: {"loss": accuracy()}, "'loss' is no name"),
-        (lambda: {"two": accuracy()}, "headline of the task is 'one', which is none of its metrics"),
+        (lambda: {"two": accuracy()}, "headline of the task is 'one', which is not one of its metrics"),
     ],
 )
 def test_what_ranks_cannot_add_is_refused(make: Callable[[], Any], given: str) -> None:

@@ -119,7 +119,7 @@ def test_its_page_shows_headline_and_metrics_and_no_part_of_another_task(trained
     for word in ("confusion", "Accuracy", "accuracy", "recall", "Worst samples"):
         assert word not in page, word
     assert stage_metrics(manifest)["train_test_distance"] == report.metrics["distance"]
-    assert "confusionMatrix" not in describe_classes(report) and "no classification" in describe_classes(report)["note"]
+    assert "confusionMatrix" not in describe_classes(report) and "does not classify" in describe_classes(report)["note"]
 
 
 def test_an_unknown_metric_ends_training_before_it_begins(rank: Rank, small_shards: str, tmp_path: Path) -> None:

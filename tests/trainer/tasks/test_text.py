@@ -181,7 +181,7 @@ def test_a_tokenizer_that_was_changed_or_is_gone_is_named(text_shards: str, tmp_
     path = tmp_path / "copy" / entry.name
     # Another token for "e", and still a tokenizer.
     path.write_bytes(path.read_bytes().replace(b'"e": ', b'"\xc3\xa9\xc3\xa9": ', 1))
-    for message in ("has other bytes than the manifest says", "is missing"):
+    for message in ("differs from the manifest's checksum", "is missing"):
         with pytest.raises(DataError, match=f"{path.name} {message}"):
             make_task(uri).collate([{"text": "a", "label": 0}], EVALUATION)
         path.unlink(missing_ok=True)

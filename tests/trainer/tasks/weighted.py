@@ -146,7 +146,7 @@ def train(case: Case) -> dict[str, Any]:
         stepper.compute(SlotBatch(request, batch), DataClock(rank.device))
         if request.last_of_step:
             update = stepper.update(request.step, RATE)
-            assert float(update.left_out) == 0
+            assert float(update.skipped) == 0
             counts.append(int(update.count))
     state = {name: full_tensor(tensor) for name, tensor in stepper.state()["optimizer"].items()}
     return {

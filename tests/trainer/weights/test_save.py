@@ -51,11 +51,11 @@ def test_plain_transformers_computes_the_same_logits(tmp_path: Path) -> None:
     torch.manual_seed(5)
     images = torch.randn(2, 3, SIZE, SIZE)
     for name, ours in networks.items():
-        found = torch.load(tmp_path / name / "found.pt", weights_only=True)
+        loaded = torch.load(tmp_path / name / "found.pt", weights_only=True)
         with torch.no_grad():
             logits = ours(tokens, torch.ones_like(tokens)) if name == "bert" else ours(images)
-        torch.testing.assert_close(found["logits"], logits, rtol=0, atol=1e-6)
-        assert tuple(found["labels"]) == CLASSES
+        torch.testing.assert_close(loaded["logits"], logits, rtol=0, atol=1e-6)
+        assert tuple(loaded["labels"]) == CLASSES
 
 
 @pytest.mark.parametrize("has_config", [True, False])

@@ -34,11 +34,13 @@ def trained(rank: Rank, small_shards: str, tmp_path_factory: pytest.TempPathFact
     return storage.normalise(folder / "out")
 
 
-def difference(uri: str, other: str, names: str = "") -> float:
+def difference(uri: str, other_uri: str, names: str = "") -> float:
     """Return the largest difference between tensors of two trainings."""
-    one, two = (load_model_state(at, CheckpointManifest.load(at)) for at in (uri, other))
-    assert set(one) == set(two)
-    return max(float((one[n].float() - two[n].float()).abs().max()) for n in one if names in n and "num_b" not in n)
+    first, second = (load_model_state(at, CheckpointManifest.load(at)) for at in (uri, other_uri))
+    assert set(first) == set(second)
+    return max(
+        float((first[n].float() - second[n].float()).abs().max()) for n in first if names in n and "num_b" not in n
+    )
 
 
 def test_a_training_starts_from_another_one(trained: str, small_shards: str, tmp_path: Path) -> None:
