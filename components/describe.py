@@ -50,8 +50,8 @@ def describe(task: Task, config: RunConfig, stage: str, output: str, uri: str) -
     """
     line = storage.join(storage.normalise(config.run.root), config.run.name)
     document = MANIFESTS[stage].load(uri)
-    # Only these pages show images, and each image is a request.
-    place, pictures = RunPlace(line, task.run_id), stage in ("shard", "train")
+    # Only this page shows images, and each image is a request.
+    place, pictures = RunPlace(line, task.run_id), stage == "train"
     view = attempt("the run", lambda: read_run(place, pictures=pictures))
     goodput = None
     if isinstance(document, CheckpointManifest):

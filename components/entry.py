@@ -112,7 +112,7 @@ def _list_source(task: Task, config: RunConfig, line: str) -> str:
     """Begin the run, and return the URI of the source's listing.
 
     Raises:
-        ToldError, TryAgain: The source cannot be listed.
+        ForwardedError, TryAgain: The source cannot be listed.
     """
     from components.begin import begin
 

@@ -135,10 +135,10 @@ class ErrorDocument(BaseModel):
 
     def to_error(self) -> ShardlineError:
         """Return an error that ends this process the same way."""
-        return TryAgain(self.message) if self.exit_code == TryAgain.exit_code else ToldError(self)
+        return TryAgain(self.message) if self.exit_code == TryAgain.exit_code else ForwardedError(self)
 
 
-class ToldError(ShardlineError):
+class ForwardedError(ShardlineError):
     """An error of a rank, of another machine or of an earlier attempt, forwarded with its exit code."""
 
     def __init__(self, document: ErrorDocument) -> None:

@@ -19,10 +19,11 @@ AS_OF = "2026-11-22"
 SOURCE = "https://docs.cloud.google.com/gemini-enterprise-agent-platform/machine-learning/training/configure-compute"
 PRICE_REGION = "us-central1"
 """Region of the prices; prices elsewhere are unknown."""
-PRICE_SOURCE = (
-    "Compute Engine's prices in us-central1: github.com/skypilot-org/skypilot-catalog v8 at 006059e, read 2026-11-22; "
-    "H100 github.com/tgarg01/silybench 2026-09-26, H200 huggingface.co/datasets/tanod/cloud-gpu-list-prices 2026-10-13"
-)
+_PRICE_SOURCE = "github.com/skypilot-org/skypilot-catalog v8 at 006059e, read 2026-11-22"
+_PRICE_SOURCES = {
+    "NVIDIA_H100_80GB": "github.com/tgarg01/silybench 2026-09-26",
+    "NVIDIA_H200_141GB": "huggingface.co/datasets/tanod/cloud-gpu-list-prices 2026-10-13",
+}
 COMMITTED_SOURCE = (
     "commitments in us-central1: T4 by Google's billing catalog of 2025-11-16, a2-highgpu by a collection of prices of "
     "2025-03-06; L4, H100, H200, and the machine's share of B200: not found"
@@ -171,6 +172,11 @@ class Machine:
         """The machine in one line, e.g. `g2-standard-24 with 2 x NVIDIA_L4`."""
         return f"{self.type} with {self.gpus} x {self.accelerator_type}" if self.gpus else self.type
 
+    @property
+    def price_source(self) -> str:
+        """Where its price is from."""
+        return f"Compute Engine's prices in {PRICE_REGION}: {_PRICE_SOURCES.get(self.accelerator_type, _PRICE_SOURCE)}"
+
     def price(self, strategy: Strategy, region: str) -> float | None:
         """Return the price of an hour in US dollars: the spot price of SPOT, on demand of STANDARD; None: unknown."""
         if self.usd_per_h is None or region != PRICE_REGION or strategy == "FLEX_START":
@@ -195,7 +201,8 @@ class Machine:
 def serving_section(config: RunConfig) -> MachineSection:
     """Return the machine of the export: the one that will serve, else the training's."""
     resources = config.resources
-    return resources.serving_machine if resources.serving_machine.type else resources.machine
+    serving = resources.serving_machine
+    return MachineSection(**serving.model_dump()) if serving.type else resources.machine
 
 
 def find_machine(section: MachineSection) -> Machine:
@@ -269,9 +276,10 @@ def _unknown_type(type_: str) -> ConfigError:
         given = f"{type_}: a TPU, on which nothing of this was tried (torch-tpu 0.2 is a beta; TensorRT has no TPU)"
         return _refusal(given, "machines with NVIDIA GPUs or without", _EXAMPLES)
     types = list(dict.fromkeys(machine.type for machine in list_machines()))
-    close = difflib.get_close_matches(type_, types, n=3)
+    close, family = difflib.get_close_matches(type_, types, n=3), type_.rpartition("-")[0]
     todo = f"did you mean {' or '.join(close)}?" if close else _EXAMPLES
-    return _refusal(f"{type_} is no machine type of Vertex AI's custom jobs", ", ".join(types), todo)
+    allowed = [name for name in types if name.rpartition("-")[0] == family] or [f"{name}-..." for name in _FAMILIES]
+    return _refusal(f"{type_} is no machine type of Vertex AI's custom jobs", ", ".join(allowed), todo)
 
 
 def _refusal(given: str, allowed: str, todo: str) -> ConfigError:

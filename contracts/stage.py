@@ -20,6 +20,7 @@ another folder. For an output in a bucket they are written locally and copied (c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -187,11 +188,26 @@ class Stage:
                 self.discard(uri)
         if self.locate:
             raise DataError(
-                f"no finished output of stage {self.name} for this configuration in {storage.display(uri)}",
+                f"no finished output of stage {self.name} for this configuration in {storage.display(uri)}"
+                + self._describe_newest(contract, made_from),
                 allowed="a configuration whose earlier stages have run",
                 todo=f"run `shardline {self.name} CONFIG` first, or pass the URI of its output",
             )
         return output
+
+    def _describe_newest(self, contract: type[Contract], made_from: dict[str, str]) -> str:
+        """Return what differs in the newest finished output of this stage; empty: there is none."""
+        finished = []
+        for name in storage.list_names(self.root) if self.root is not None else []:
+            uri = storage.join(self.root or "", name)
+            with contextlib.suppress(DataError, FileNotFoundError, NotADirectoryError):
+                document = contract.load(uri)
+                finished.append((storage.info(storage.join(uri, MANIFEST_NAME)).updated_s, uri, document.made_from))
+        if not finished:
+            return ""
+        _, uri, former = max(finished)
+        names = sorted(name for name in made_from.keys() | former.keys() if made_from.get(name) != former.get(name))
+        return f"; the newest one, {storage.display(uri)}, was made with another {', '.join(names)}"
 
     def _find_damage(self, contract: type[Contract], output: Output) -> str | None:
         """Return the damage of a finished output, or None; refuse an output of other inputs or another version."""

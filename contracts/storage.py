@@ -21,7 +21,7 @@ import google_crc32c
 from contracts.errors import StorageError, TryAgain
 from contracts.stores import AlreadyPublished as AlreadyPublished
 from contracts.stores import ObjectInfo as ObjectInfo
-from contracts.stores import Wanted as Wanted
+from contracts.stores import ReadRequest as ReadRequest
 from contracts.stores import crc32c_of_stream, gcs, local
 from contracts.stores.gcs import bill as bill
 from contracts.stores.local import TEMPORARY_PREFIX as TEMPORARY_PREFIX
@@ -109,7 +109,7 @@ def copy_range(
     return gcs.copy_range(uri, start, length, sink, generation)
 
 
-def read_many(wanted: Sequence[Wanted], *, requests: int = 64) -> list[bytes | FileNotFoundError]:
+def read_many(wanted: Sequence[ReadRequest], *, requests: int = 64) -> list[bytes | FileNotFoundError]:
     """Return the contents of many small objects, in order; a missing object gives its FileNotFoundError.
 
     All contents are in memory: the caller bounds their number. In gs:// each is verified by the bucket's crc32c.

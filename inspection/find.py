@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts import storage
-from contracts.config import RunSection
+from contracts.config import STAGES, RunSection
 from contracts.errors import ConfigError
+from contracts.events import ATTEMPTS_FOLDER
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
 
 # Concurrent requests: listing a bucket takes some 30 ms, independent of its size.
@@ -86,12 +87,23 @@ def _find(run: str, uri: str) -> RunPlace:
         place = RunPlace(storage.join(root, line), run_id)
         if "/" not in line and storage.exists(place.start_uri):
             return place
+    if has_outputs(uri):
+        raise ConfigError(
+            f"{run} has outputs of stages, and no run",
+            allowed="a line with a run",
+            todo="start `shardline run` with the same configuration: it reuses them and records a run",
+        )
     raise ConfigError(
         f"{run} is no run",
         allowed="the folder of a run (LINE/runs/ID) or of a line that has one (path or gs://); an id or LINE:latest "
         f"below ./{RunSection().root}",
         todo="list the runs: shardline runs [ROOT]",
     )
+
+
+def has_outputs(line: str) -> bool:
+    """Return whether stages have worked in the folder of a line, given by its URI."""
+    return any(storage.list_names(storage.join(line, stage, ATTEMPTS_FOLDER)) for stage in STAGES)
 
 
 def read_start(place: RunPlace) -> Mapping[str, Any]:

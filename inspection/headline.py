@@ -42,6 +42,8 @@ NEXT: Mapping[State, str] = {
     "unknown": "The same command starts another run, at additional cost",
 }
 """Next action for a run that has ended without success, or may have."""
+DECISIONS: Mapping[str, str] = {"production": "in production", "refused": "not considered"}
+"""Verdicts on production (components/gate.py) in words, where these differ."""
 _STRATEGIES = {"SPOT": "spot", "STANDARD": "on-demand", "FLEX_START": "flex-start"}
 _MEANS_OVER_CLASSES = ("f1_macro", "recall_macro", "average_precision")
 # Two-sided 95 % of the standard normal distribution.

@@ -10,7 +10,7 @@ from typing import Any
 from contracts.artifacts import GoodputRecord
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.machines import AS_OF, PRICE_SOURCE, Machine, find_machine
+from contracts.machines import AS_OF, Machine, find_machine
 from inspection.documents import first_line
 from inspection.view import Money
 
@@ -51,7 +51,7 @@ def find_money(config: Mapping[str, Any], goodput: GoodputRecord | None) -> tupl
         cost = price * wall_h if resources.nodes == "auto" else price / resources.nodes * hours
         source = CONFIGURED
     elif each is not None:
-        cost, source = each * hours, PRICE_SOURCE
+        cost, source = each * hours, machine.price_source if machine is not None else ""
     else:
         label = machine.label if machine is not None else "the machine"
         return None, f"no price of {label} is known: set resources.price_usd_per_h"

@@ -49,7 +49,7 @@ from inspection.documents import (
 )
 from inspection.find import RunPlace
 from inspection.money import find_money
-from inspection.samples import contact_sheet, worst_samples
+from inspection.samples import worst_samples
 from inspection.stages import MOST_CHARACTERS, Events, find_maker, find_state, in_order, list_attempts, read_events
 from inspection.stages import read_stage as view_stage
 from inspection.training import find_marks, read_attempts, read_curves
@@ -167,7 +167,7 @@ def read_run(
 
     Args:
         place: Where it is.
-        pictures: Also read samples from its shards, unless its configuration hides them.
+        pictures: Also read the worst samples from its shards, unless its configuration hides them.
         points: Maximum number per curve.
         headline_only: Read only the state, the training's account and the documents of train and export.
         now: Seconds since the epoch; None: the clock's.
@@ -199,7 +199,7 @@ def read_run(
         previous = reading.attempt("the run before", lambda: find_previous_run(place, config, shard, sha256))
         fields = {"previous": previous, "manifest_sha256": hashes}
     pictures = pictures and not headline_only and shows_samples(config)
-    fields |= _read_data(reading, attempts["shard"], pictures=pictures)
+    fields |= _read_data(reading, attempts["shard"])
     fields |= _read_profile(reading)
     fields |= _read_training(reading, config, record, attempts["train"], points=0 if headline_only else points)
     fields |= _read_results(reading, pictures=pictures)
@@ -278,14 +278,11 @@ def _with_producer(reading: Reading, stage: StageView) -> StageView:
     return stage.model_copy(update={"reused_from": run, "made": summary or stage.made})
 
 
-def _read_data(reading: Reading, attempts: Mapping[str, Events], *, pictures: bool) -> dict[str, Any]:
+def _read_data(reading: Reading, attempts: Mapping[str, Events]) -> dict[str, Any]:
     shards = reading.documents.get("shard")
     if not isinstance(shards, ShardManifest):
         return {}
     fields: dict[str, Any] = {"shards": shards}
-    if pictures:
-        read = partial(contact_sheet, reading.uris["shard"], shards)
-        fields["pictures"] = reading.attempt("the contact sheet", read) or []
     if comparisons := [event for event in in_order(attempts) if event["event"] == "compared"]:
         warnings = comparisons[-1].get("warnings")
         warnings = warnings[:_MOST_WARNINGS] if isinstance(warnings, list) else []

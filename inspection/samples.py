@@ -1,4 +1,4 @@
-"""Samples from the shards: a contact sheet, and the samples with the worst predictions."""
+"""Samples with the worst predictions, read from the shards."""
 
 from __future__ import annotations
 
@@ -19,12 +19,9 @@ from inspection.documents import READ_ERRORS, as_object
 from inspection.view import LabelKind, Picture, SampleLabel, WorstSample
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from records.index import SampleIndex
 
-# A contact sheet of 60 such pictures is some 150 kB.
-SIDE_PIXELS, NUM_PICTURES, _JPEG_QUALITY = 72, 60, 75
+SIDE_PIXELS, _JPEG_QUALITY = 72, 75
 NUM_WORST, _MOST_LABELS = 24, 5
 NAME_CHARACTERS, TEXT_CHARACTERS = 200, 300
 # Longer than any name in an object store.
@@ -35,25 +32,6 @@ _TABLES = (".csv", ".jsonl", ".parquet")
 # Name of the label field, which is fixed (docs/decisions/0015-tasks.md).
 _LABEL = "label"
 T = TypeVar("T")
-
-
-def contact_sheet(folder_uri: str, manifest: ShardManifest) -> list[Picture]:
-    """Return pictures of training images, the classes in turn; empty if samples have no image.
-
-    Args:
-        folder_uri: Of the shards.
-        manifest: Of the shards.
-
-    Raises:
-        ShardlineError: The index or an image is damaged.
-        ImportError: Pillow or numpy is not installed.
-    """
-    if manifest.image_field is None:
-        return []
-    from records.index import SampleIndex, choose_by_class
-
-    index = SampleIndex(manifest, folder_uri)
-    return _draw(folder_uri, index, choose_by_class(index, NUM_PICTURES), "train")
 
 
 def worst_samples(
@@ -148,8 +126,7 @@ class _Samples:
         """Return a sample by its place in the split, with its labels of the evaluation."""
         picture = text = None
         if self.manifest.image_field is not None:
-            split = self.evaluation.split
-            picture = self._attempt(place, key, lambda at: _draw(self.folder_uri, self.index, [at], split)[0])
+            picture = self._attempt(place, key, self._picture)
         else:
             text = self._attempt(place, key, self._text)
         path = self._attempt(place, key, self._path) or ""
@@ -169,6 +146,21 @@ class _Samples:
             return read(at) if key_of(self.index[at]) == key else None
         except READ_ERRORS:
             return None
+
+    def _picture(self, at: int) -> Picture | None:
+        """Return a sample's image, reduced in size; None: it cannot be decoded."""
+        from PIL import Image
+
+        from records.decode import UndecodableImage, decode_rgb
+        from records.fields import image_of
+
+        try:
+            image = Image.fromarray(decode_rgb(image_of(self._stored(at), self.manifest)))
+        except UndecodableImage:
+            return None
+        image.thumbnail((SIDE_PIXELS, SIDE_PIXELS))
+        image.save(stream := io.BytesIO(), "JPEG", quality=_JPEG_QUALITY)
+        return Picture(jpeg=base64.b64encode(stream.getvalue()).decode(), width=image.width, height=image.height)
 
     def _text(self, at: int) -> str | None:
         """Return the beginning of a sample's text fields, without the label."""
@@ -203,39 +195,3 @@ def _label(
 ) -> SampleLabel:
     name = names[place][:NAME_CHARACTERS] if 0 <= place < len(names) else str(place)
     return SampleLabel(what=what, name=name, kind=kind, probability=probability)
-
-
-def _draw(folder_uri: str, index: SampleIndex, places: Sequence[int], split: str) -> list[Picture]:
-    """Return small pictures of samples; skipping those that cannot be decoded."""
-    from PIL import Image as images
-
-    from records.decode import UndecodableImage, decode_rgb
-    from records.fields import image_of
-    from records.index import key_of, read_samples
-
-    manifest = index.manifest
-    pictures = []
-    for place, stored in zip(places, read_samples(index, folder_uri, places), strict=True):
-        try:
-            image = images.fromarray(decode_rgb(image_of(stored, manifest)))
-        except UndecodableImage:
-            continue
-        image.thumbnail((SIDE_PIXELS, SIDE_PIXELS))
-        row = index[place]
-        label = int(row["label"])
-        name = manifest.classes[label] if 0 <= label < len(manifest.classes) else ""
-        pictures.append(_as_picture(image, label=name, key=key_of(row), split=split))
-    return pictures
-
-
-def _as_picture(image: Image, *, label: str, key: str, split: str) -> Picture:
-    stream = io.BytesIO()
-    image.save(stream, "JPEG", quality=_JPEG_QUALITY)
-    return Picture(
-        jpeg=base64.b64encode(stream.getvalue()).decode(),
-        width=image.width,
-        height=image.height,
-        label=label[:NAME_CHARACTERS],
-        key=key[:NAME_CHARACTERS],
-        split=split,
-    )

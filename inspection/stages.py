@@ -338,13 +338,17 @@ def _read_attempt(place: RunPlace, stage: str, name: str, events: Events) -> Att
 
 
 def find_maker(line: str, stage: str, uri: str, *, except_run: str) -> tuple[str, str]:
-    """Return the id of the run that produced a stage's output, and the output's summary; empty if unknown."""
+    """Return the id of the run that produced a stage's output, and the output's summary; empty if unknown.
+
+    An output of a stage that was started alone has no run.
+    """
     names = [name for name in list_attempts(line, stage) if name.partition(".")[0] != except_run]
     output = uri.rstrip("/").rpartition("/")[2]
     for name, events in reversed(read_events(line, stage, names[-_MOST_PRODUCERS:])[0].items()):
         for event in events:
             if event["event"] == "finish" and str(event.get("uri")).rstrip("/").rpartition("/")[2] == output:
-                return name.partition(".")[0], str(event.get("made", ""))[:MOST_CHARACTERS]
+                run_id, made = name.partition(".")[0], str(event.get("made", ""))[:MOST_CHARACTERS]
+                return run_id if storage.exists(RunPlace(line, run_id).start_uri) else "", made
     return "", ""
 
 

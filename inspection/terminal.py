@@ -22,7 +22,7 @@ from contracts.config import SPLITS, RunConfig
 from contracts.errors import DataError
 from contracts.goodput import count_stops
 from inspection.differences import compare_runs
-from inspection.headline import NEXT, STATE_NOTES, headline, metric_title
+from inspection.headline import DECISIONS, NEXT, STATE_NOTES, headline, metric_title
 from inspection.pages.quantities import NBSP, NOT_MEASURED, UNPRINTABLE, instant, seconds, several, size, usd
 from inspection.runs import RunRow
 from inspection.task_metrics import show_metric
@@ -89,8 +89,8 @@ def to_json(view: RunView) -> str:
     return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=1)
 
 
-def print_run(view: RunView, stream: TextIO, *, errors: bool = True) -> None:
-    """Print state, stages, figures and (with `errors`) errors of a run."""
+def print_run(view: RunView, stream: TextIO, *, errors: bool = True, warnings: bool = True) -> None:
+    """Print state, stages and figures of a run, and its errors and its data's warnings unless they were printed."""
     console = _console(stream, _PLAIN_WIDTH)
     console.print(Text.assemble(_text(f"run {view.name}/{view.id}: "), _state(view.state)))
     for text in _head(view, errors=errors):
@@ -102,7 +102,7 @@ def print_run(view: RunView, stream: TextIO, *, errors: bool = True) -> None:
         took = "" if stage.wall_s is None else seconds(stage.wall_s)
         table.add_row(_text(stage.name), _state(stage.state), _text(took), _text(_output(stage)))
     console.print(table)
-    rows = list(_rows(view))
+    rows = list(_rows(view, warnings=warnings))
     width = max((len(name) for name, _ in rows), default=0) + 1
     for name, text in rows:
         console.print(Text.assemble((f"{name:<{width}}", "bold"), _text(text)), soft_wrap=True)
@@ -217,7 +217,7 @@ def _decision(register: Mapping[str, Any]) -> str:
     """Return the decision on production and its reason on one line."""
     verdict, reason = str(register.get("verdict", "")), str(register.get("reason", "")).split("\n")[0]
     resource = f" ({register['resourceName']})" if "resourceName" in register else ""
-    return f"{'in production' if verdict == 'production' else verdict}: {reason}{resource}"
+    return f"{DECISIONS.get(verdict, verdict)}: {reason}{resource}"
 
 
 def _gates(exported: ExportManifest) -> str:
@@ -259,7 +259,7 @@ def _output(stage: StageView) -> str:
     return stage.made
 
 
-def _rows(view: RunView) -> Iterator[tuple[str, str]]:
+def _rows(view: RunView, *, warnings: bool) -> Iterator[tuple[str, str]]:
     for figure in headline(view).figures:
         if figure.name not in ("state", "duration") and figure.text:
             yield figure.title.lower(), figure.text + (f" ({figure.note})" if figure.note else "")
@@ -269,7 +269,8 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         files = f"{several(len(shards.shards), 'shard')}, {size(sum(shards.shards.bytes))}"
         rejected = f"; {shards.count_rejected} files rejected" if shards.count_rejected else ""
         yield "data", f"{counts}; {classes}{files}{rejected}"
-        yield from (("warning", f"data: {text}") for text in [*shards.warnings, *view.data_warnings])
+        texts = [*shards.warnings, *view.data_warnings] if warnings else []
+        yield from (("warning", f"data: {text}") for text in texts)
     if (profile := view.profile) is not None:
         yield "profile", OFF if profile.method == "off" else f"{describe_cut(profile)}; {_rate(profile)}"
         yield from ((f"finding {finding.rule}", _finding(finding)) for finding in profile.findings)

@@ -94,9 +94,6 @@ class Picture(Document):
     """Base64."""
     width: int
     height: int
-    label: str
-    key: str
-    split: str
 
 
 class SampleLabel(Document):
@@ -221,8 +218,6 @@ class RunView(Document):
     """Difference of the data from that of the run before, as reported by the shard stage; empty if not compared."""
     data_warnings: list[str] = Field(default=[])
     """Of that comparison; those of the shards themselves are in `shards`."""
-    pictures: list[Picture] = Field(default=[])
-    """Contact sheet of training images."""
     profile: ProfileReport | None = None
     trace_summaries: list[TraceSummary] = Field(default=[])
     """By rank."""

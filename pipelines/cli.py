@@ -295,7 +295,7 @@ def run(context: typer.Context, config: ConfigPath, overrides: Overrides = None,
     if any(stage.uri for stage in outcome.record.stages):
         try:
             view = read_run(RunPlace(outcome.line, outcome.record.id), pictures=False)
-            print_run(view, sys.stdout, errors=outcome.error is None)
+            print_run(view, sys.stdout, errors=outcome.error is None, warnings=False)
         except Exception as error:  # noqa: BLE001 - a display error must not hide the run's result
             print_status(f"warning: the run cannot be shown: {error}")
     _print_place(outcome.line)
@@ -395,7 +395,7 @@ def promote(run: Run, why: Annotated[str, _opt("Reason, recorded in production.j
     """Put a run's export into production by hand, or back."""
     from pipelines.promote import promote as promote_run
 
-    print(f"in production: {promote_run(run, why or 'by hand')}", flush=True)
+    print(f"in production: {promote_run(_run_folder(run), why or 'by hand')}", flush=True)
 
 
 # ---- look at runs ----
@@ -413,7 +413,8 @@ def runs(
     form: Table = "table",
 ) -> None:
     """List the runs below a folder or bucket, the newest first."""
-    from inspection.find import list_places
+    from contracts.storage import normalise
+    from inspection.find import has_outputs, list_places
     from inspection.runs import list_runs
     from inspection.terminal import print_runs
 
@@ -422,7 +423,9 @@ def runs(
     rows = list_runs(root, filters or [])
     if form == "table" and not rows:
         count = len(list_places(root)) if filters else 0
-        print(f"none of {count} runs meets {' '.join(filters or [])}" if count else "no runs here")
+        outputs = ", but outputs of stages: `shardline run CONFIG` reuses them and records a run"
+        none = f"no runs here{outputs if has_outputs(normalise(root)) else ''}"
+        print(f"none of {count} runs meets {' '.join(filters or [])}" if count else none)
     elif form == "table":
         print_runs(rows, sys.stdout)
     else:
@@ -443,7 +446,7 @@ def inspect_run(
     from inspection.read import read_run
     from inspection.terminal import print_differences, print_run, to_json
 
-    views = [read_run(find_place(name), pictures=False) for name in (run, other) if name]
+    views = [read_run(find_place(_run_folder(name)), pictures=False) for name in (run, other) if name]
     if len(views) == 2:
         if form == "json":
             print_json([change.model_dump() for change in compare_runs(*views)])
@@ -462,7 +465,7 @@ def report(
     """Write the page of a run: one self-contained HTML file."""
     from inspection.report.page import write_report
 
-    print(write_report(run, to), flush=True)
+    print(write_report(_run_folder(run), to), flush=True)
 
 
 @command()
@@ -524,7 +527,7 @@ def init(
 
     path = write_initial(to, source, task, project=project, bucket=bucket, region=region)
     print(path, flush=True)
-    print_status(f"next: shardline images build {path} (docs/quickstart-vertex.md: what the project needs)")
+    print_status(f"next: shardline plan {path} (docs/quickstart-vertex.md: what the project needs)")
 
 
 @command()
@@ -547,7 +550,7 @@ def plan(
     """
     from contracts.errors import EXIT_OK, EXIT_USER_ERROR
     from pipelines.monthly import Workstation, monthly_costs, print_monthly_costs
-    from pipelines.plan import print_plan, to_json
+    from pipelines.plan import plan_lines, to_json
     from pipelines.submit import look_ahead
 
     resolved = load(config, overrides)
@@ -557,7 +560,7 @@ def plan(
     if form == "json":
         print(to_json(submission_plan, costs))
     else:
-        print_plan(submission_plan, sys.stdout)
+        print(_with_path(config, "\n".join(plan_lines(submission_plan))))
         if hours is not None:
             print_monthly_costs(resolved, hours, costs, sys.stdout)
     raise typer.Exit(EXIT_USER_ERROR if submission_plan.problems else EXIT_OK)
@@ -577,11 +580,10 @@ def compile_config(
     resolved = load(config, overrides)
     path = to or Path(f"{resolved.run.name}.pipeline.yaml")
     if place == "kubeflow":
-        from pipelines.images import require_images
         from pipelines.kubeflow import compile_kubeflow
 
         require_target(path, (".yaml", ".yml"))
-        write_file(compile_kubeflow(require_images(resolved)), path)
+        write_file(compile_kubeflow(_with_images(resolved)), path)
         print(path)
         return
     require_target(path)
@@ -606,6 +608,7 @@ def manifests(
     from pipelines.images import require_images
     from pipelines.manifests import StageJob, render
 
+    # kubectl may apply it at once: no placeholders.
     resolved = require_images(load(config, overrides))
     inputs = {"shards": shards, "profile": profile, "checkpoint": checkpoint}
     names = [name for name in networks.split(",") if name]
@@ -921,7 +924,10 @@ def adopt_data(
 
 
 def _find_shards(location: str) -> str:
-    """Return the URI of a folder of shards, given that folder or a run (as for `find_place`)."""
+    """Return the URI of a folder of shards, given that folder, a run (as for `find_place`), or a line without runs.
+
+    Of a line without runs it is the newest one.
+    """
     from contracts import storage
     from contracts.artifacts import MANIFEST_NAME
 
@@ -935,7 +941,10 @@ def _find_shards(location: str) -> str:
     try:
         folder = find_folder(find_place(location), "shard")
     except ConfigError:
-        folder = None
+        root = storage.join(uri, "shard")
+        manifests = [storage.join(root, name, MANIFEST_NAME) for name in storage.list_names(root)]
+        finished = [(storage.info(manifest).updated_s, manifest) for manifest in manifests if storage.exists(manifest)]
+        folder = max(finished)[1].rpartition("/")[0] if finished else None
     if folder is None or not storage.exists(storage.join(folder, MANIFEST_NAME)):
         raise DataError(
             f"{location} holds no {MANIFEST_NAME}, and is no run that has shards",
@@ -950,10 +959,31 @@ def _with_path(config: Path | None, text: str) -> str:
     return text if config is None else _CONFIG.sub(lambda _: shlex.quote(str(config)), text)
 
 
+def _with_images(config: RunConfig) -> RunConfig:
+    """Return a configuration with both images; a message names each that has to be built."""
+    from pipelines.images import find_images
+
+    filled, missing = find_images(config)
+    for text in missing:
+        print_status(f"not built yet: {text}; run `shardline images build` before this is used")
+    return filled
+
+
 def _run_stage(stage: str, config: RunConfig, to: str | None, fresh: bool, **inputs: str | None) -> StageOutput:
     from pipelines.local import run_stage_alone
 
     return run_stage_alone(stage, config, to=to, input_uris=inputs, fresh=fresh)
+
+
+def _run_folder(run: str) -> str:
+    """Return a run as `find_place` takes it; of the full name of a PipelineJob the URI of its folder."""
+    if not run.startswith("projects/"):
+        return run
+    from contracts.result import run_uri
+    from pipelines.runs import find_runs, line_of
+
+    (job,) = find_runs(run)
+    return run_uri(line_of(job), job.name)
 
 
 def _print_place(uri: str) -> None:

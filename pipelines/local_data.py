@@ -50,9 +50,7 @@ class LocalData:
     def describe(self) -> str:
         """Return the planned upload in one line."""
         num_bytes = sum(size for size, _ in self.files.values())
-        return (
-            f"{self.configured_source} ({len(self.files)} files, {num_bytes / 1e6:.1f} MB) is uploaded to {self.source}"
-        )
+        return f"{self.configured_source} ({len(self.files)} files, {num_bytes / 1e6:.1f} MB) to {self.source}"
 
     def apply_to(self, config: RunConfig) -> RunConfig:
         """Return the configuration with the source in the bucket."""

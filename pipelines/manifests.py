@@ -41,19 +41,6 @@ SHARD_CPUS = 4
 INPUTS = {"shard": (), "profile": ("shards",), "train": ("shards",), "export": ("shards", "checkpoint")}
 OPTIONAL_INPUTS = {"train": ("profile",)}
 DISTRIBUTED = ("profile", "train")
-# GKE's names of GPUs: label cloud.google.com/gke-accelerator.
-_ACCELERATORS = {
-    "NVIDIA_TESLA_T4": "nvidia-tesla-t4",
-    "NVIDIA_TESLA_V100": "nvidia-tesla-v100",
-    "NVIDIA_L4": "nvidia-l4",
-    "NVIDIA_TESLA_A100": "nvidia-tesla-a100",
-    "NVIDIA_A100_80GB": "nvidia-a100-80gb",
-    "NVIDIA_H100_80GB": "nvidia-h100-80gb",
-    "NVIDIA_H100_MEGA_80GB": "nvidia-h100-mega-80gb",
-    "NVIDIA_H200_141GB": "nvidia-h200-141gb",
-    "NVIDIA_B200": "nvidia-b200",
-    "NVIDIA_RTX_PRO_6000": "nvidia-rtx-pro-6000",
-}
 # Number of additional networks for traffic between GPUs of several machines. Not verified.
 _FABRIC_NETWORKS = {"a3-highgpu-8g": 4, "a3-megagpu-8g": 8, "a3-ultragpu-8g": 8, "a4-highgpu-8g": 8}
 _SPOT, _FLEX_START = "cloud.google.com/gke-spot", "cloud.google.com/gke-flex-start"
@@ -281,7 +268,8 @@ class StageJob:
                 selector[label] = "true"
                 tolerations.append({"key": label, "operator": "Equal", "value": "true", "effect": "NoSchedule"})
             if machine.gpus:
-                selector["cloud.google.com/gke-accelerator"] = _ACCELERATORS[machine.accelerator_type]
+                # GKE's names are those of Vertex AI in lower case: nvidia-l4.
+                selector["cloud.google.com/gke-accelerator"] = machine.accelerator_type.lower().replace("_", "-")
                 tolerations.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
         pod: Document = {
             "restartPolicy": "Never",

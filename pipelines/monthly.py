@@ -12,7 +12,7 @@ from typing import TextIO
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.machines import AS_OF, COMMITTED_SOURCE, PRICE_SOURCE, find_machine
+from contracts.machines import AS_OF, COMMITTED_SOURCE, find_machine
 
 HOURS_OF_MONTH = 730
 
@@ -65,7 +65,7 @@ def monthly_costs(config: RunConfig, hours: float, workstation: Workstation | No
     spot = machine.price("SPOT", region)
     on_demand = machine.price("STANDARD", region) if "STANDARD" in machine.strategies else None
     costs = [
-        MonthlyCost(way, None if price is None else price * nodes * hours, None, PRICE_SOURCE)
+        MonthlyCost(way, None if price is None else price * nodes * hours, None, machine.price_source)
         for way, price in (("spot", spot), ("on demand", on_demand))
     ]
     for way, committed in zip(("1 year committed", "3 years committed"), machine.committed(region), strict=True):

@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TextIO
 
 from contracts import machines
 from contracts.checked import Problem
@@ -65,8 +64,18 @@ class Plan:
     """Reasons why it would fail; a submission must have none."""
     warnings: tuple[str, ...]
     cost: Cost
-    placeholders: tuple[str, ...] = ()
-    """Messages about placeholders for images or data that a submission creates first."""
+    uploads: tuple[str, ...] = ()
+    """Data that a submission uploads first."""
+    unbuilt: tuple[str, ...] = ()
+    """Images that must be built before a submission; placeholders stand for them."""
+
+    def notes(self) -> list[str]:
+        """Return the lines about uploads, images and warnings."""
+        return [
+            *(f"will upload: {text}" for text in self.uploads),
+            *(f"not built yet: {text}; run `shardline images build CONFIG`" for text in self.unbuilt),
+            *(f"warning: {text}" for text in self.warnings),
+        ]
 
     def require(self) -> Plan:
         """Return the plan if it has no problems.
@@ -87,7 +96,7 @@ def make_plan(
     online: bool = False,
     complete: bool = False,
     local_source: str = "",
-    placeholders: tuple[str, ...] = (),
+    uploads: tuple[str, ...] = (),
     unbuilt: tuple[str, ...] = (),
 ) -> Plan:
     """Return the plan of a submission, its problems ordered with the most basic first.
@@ -99,13 +108,13 @@ def make_plan(
         online: Whether to read the source's labels and weights from buckets.
         complete: Whether to run the stages' checks even if the rules found a problem.
         local_source: Local data that the submission uploads to sharding.source; its labels are checked.
-        placeholders: Messages about placeholders for what a submission creates first.
-        unbuilt: Messages about missing images.
+        uploads: Descriptions of data that a submission uploads first.
+        unbuilt: Messages about missing images; a problem if `online`.
     """
     cost, created = find_cost(config), tuple(_list_creations(config))
     problems = [*find_problems(config, run_id=run_id, scheduled=scheduled), *_check_cap(config, cost)]
     todo = "run `shardline images build CONFIG`, or set it"
-    problems += [Problem(text, "an image that was built for it", todo) for text in unbuilt]
+    problems += [Problem(text, "an image that was built for it", todo) for text in unbuilt if online]
     warnings = list(find_warnings(config))
     if cost.timeout_s < int(config.resources.timeout_hours * 3600):
         warnings.append(
@@ -117,7 +126,7 @@ def make_plan(
         findings = check_planned(config.model_copy(update={"sharding": sharding}), online=online)
         problems += findings.problems
         warnings += findings.warnings
-    return Plan(created, tuple(problems), tuple(warnings), cost, placeholders)
+    return Plan(created, tuple(problems), tuple(warnings), cost, uploads, unbuilt)
 
 
 def find_cost(config: RunConfig) -> Cost:
@@ -134,12 +143,14 @@ def find_cost(config: RunConfig) -> Cost:
         on_demand = machine.price("STANDARD", region) if machine else None
         offer = f"{machine.label if machine else 'the machine'} by {resources.strategy} in {region}"
         source = f"the price of {offer} is unknown: set resources.price_usd_per_h"
-        if unit_price is not None and on_demand is not None:
+        if machine is not None and unit_price is not None and on_demand is not None:
             price, highest = nodes * unit_price, nodes * max(unit_price, on_demand)
-            source = f"{'spot' if resources.strategy == 'SPOT' else 'on demand'}, {machines.PRICE_SOURCE}"
+            source = f"{'spot' if resources.strategy == 'SPOT' else 'on demand'}, {machine.price_source}"
     timeout_s = int(resources.timeout_hours * 3600)
     if price is not None and resources.max_cost_usd is not None:
         timeout_s = min(timeout_s, math.floor(resources.max_cost_usd / price * 3600))
+        # The cap counts at this price, as the trainer does.
+        highest = price
     hours = min(timeout_s / 3600, resources.max_hours or math.inf)
     usd = None if price is None or highest is None else (hours * price, hours * highest)
     return Cost(timeout_s, hours, price, source, usd)
@@ -195,23 +206,24 @@ def _list_creations(config: RunConfig) -> Iterator[Creation]:
         yield Creation("schedule, by `shardline schedule create`", cloud.region, firing_times)
 
 
-def print_plan(plan: Plan, stream: TextIO) -> None:
-    """Print a plan: resources, time and cost, placeholders, warnings and problems."""
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Yield the lines of a plan: resources, time and cost, uploads, images, warnings, problems, and a verdict."""
     rows = [("creates", "where", "on", "USD/h, estimate")] if plan.created else []
     for entry in plan.created:
         usd_per_h = "" if entry.usd_per_h is None else f"{entry.usd_per_h:.2f}"
         rows.append((entry.what, entry.where, entry.on, usd_per_h))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print("  ".join(map(str.ljust, row, widths)).rstrip(), file=stream)
-    for line in describe_cost(plan.cost):
-        print(line, file=stream)
-    print(f"machines by {machines.SOURCE}, {machines.AS_OF}", file=stream)
-    for kind, texts in (("placeholder", plan.placeholders), ("warning", plan.warnings)):
-        for text in texts:
-            print(f"{kind}: {text}", file=stream)
+        yield "  ".join(map(str.ljust, row, widths)).rstrip()
+    yield from describe_cost(plan.cost)
+    yield f"machines by {machines.SOURCE}, {machines.AS_OF}"
+    yield from plan.notes()
     for problem in plan.problems:
-        print(f"problem: {problem.given}\n  allowed: {problem.allowed}\n  to do: {problem.todo}", file=stream)
+        yield f"problem: {problem.given}\n  allowed: {problem.allowed}\n  to do: {problem.todo}"
+    if plan.problems:
+        yield f"cannot work: {len(plan.problems)} problem{'s' if len(plan.problems) > 1 else ''}"
+    else:
+        yield "can work" + ("; before `shardline submit`: `shardline images build CONFIG`" if plan.unbuilt else "")
 
 
 def describe_cost(cost: Cost) -> list[str]:

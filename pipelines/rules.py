@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Iterator
+from contextlib import suppress
 
 from contracts import storage
 from contracts.checked import Findings, Problem
@@ -40,7 +41,7 @@ _NAMES = {
     "bucket": (_BUCKET, "a bucket's name: lower-case letters, digits, '-', '_' and '.'"),
     "folder": (
         rf"gs://{_BUCKET}(?:/.*)?",
-        "gs://BUCKET/FOLDER: no machine of Vertex AI sees this one's disk (`shardline submit` uploads local data)",
+        "gs://BUCKET/FOLDER: no machine of the cloud sees this one's disk (`shardline submit` uploads local data)",
     ),
     "line": (
         rf"[a-z](?:[a-z0-9-]{{0,{MAX_NAME - 2}}}[a-z0-9])?",
@@ -106,6 +107,10 @@ def find_warnings(config: RunConfig) -> Iterator[str]:
         )
     if resources.strategy == "FLEX_START" and resources.max_wait_s == 0:
         yield "resources.max_wait_s = 0: FLEX_START waits for machines without a limit"
+    serving = serving_section(config)
+    with suppress(ConfigError):
+        if config.register.upload and not config.export.allow_unproven and not find_machine(serving).gpus:
+            yield f"register.upload on {serving.type}: without a GPU the export stays unproven, and is not registered"
     if resources.max_hours is not None and resources.max_hours > resources.timeout_hours:
         yield (
             f"resources.max_hours = {resources.max_hours:g} is beyond resources.timeout_hours = "
@@ -213,9 +218,10 @@ def _check_strategy(config: RunConfig) -> Iterator[Problem]:
 
 def _check_machines(config: RunConfig) -> Iterator[Problem]:
     resources = config.resources
+    serving = serving_section(config)
     sections = {"resources.machine": resources.machine}
-    if resources.serving_machine.type:
-        sections["resources.serving_machine"] = resources.serving_machine
+    if serving is not resources.machine:
+        sections["resources.serving_machine"] = serving
     for key, section in sections.items():
         try:
             machine = find_machine(section)
@@ -229,7 +235,7 @@ def _check_machines(config: RunConfig) -> Iterator[Problem]:
                 f"set resources.strategy={machine.strategies[0]}, or take another machine",
             )
         gpu = ACCELERATORS.get(machine.accelerator_type)
-        if gpu and gpu.capability_x10 < LEAST_FOR_CUDA_13 and section is serving_section(config):
+        if gpu and gpu.capability_x10 < LEAST_FOR_CUDA_13 and section is serving:
             yield Problem(
                 f"{key}: {machine.label}, which exports: {gpu.short} has compute capability {gpu.capability}",
                 f"sm{LEAST_FOR_CUDA_13} and later: TensorRT 11 and Triton's images have no code for earlier GPUs",

@@ -79,9 +79,9 @@ class Failure:
 
     task: str
     """The task that failed first; empty: none did."""
-    said: str
+    service_message: str
     """The service's error message about the task, its job, or the run."""
-    told: str
+    stage_message: str
     """Error message of the stage, from its error.json; empty: there is none."""
     cause: str
     """Description of the likely cause; empty: unknown."""
@@ -280,8 +280,8 @@ def explain(job: PipelineJob, tasks: Sequence[Task], jobs: Sequence[Job]) -> Fai
     logs = f"see `shardline logs {job.resource_name}{' --task ' + name if name else ''}`"
     return Failure(
         task=name,
-        said=next(filter(None, messages), ""),
-        told=document.message if document else "",
+        service_message=next(filter(None, messages), ""),
+        stage_message=document.message if document else "",
         cause=cause.cause if cause else "",
         kind=cause.kind if cause else "",
         todo=cause.todo if cause else "" if document and "to do:" in document.message else logs,
@@ -352,9 +352,10 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
 
 def failure_lines(failure: Failure) -> Iterator[str]:
     """Yield the lines that explain a failure."""
-    yield f"error: {'task ' + failure.task if failure.task else 'the run'} failed: {failure.said or 'no error message'}"
-    if failure.told:
-        yield from ("  the stage says: " + failure.told).splitlines()
+    subject = f"task {failure.task}" if failure.task else "the run"
+    yield f"error: {subject} failed: {failure.service_message or 'no error message'}"
+    if failure.stage_message:
+        yield from ("  the stage says: " + failure.stage_message).splitlines()
     if failure.cause:
         yield f"  likely cause: {failure.cause} ({failure.kind})"
     if failure.todo:

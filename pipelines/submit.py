@@ -86,8 +86,8 @@ def look_ahead(
         online=online,
         complete=complete,
         local_source=data.configured_source if data else "",
-        placeholders=() if online else (*([data.describe()] if data else []), *missing),
-        unbuilt=missing if online else (),
+        uploads=(data.describe(),) if data and not online else (),
+        unbuilt=missing,
     )
     return config, data, replace(plan, warnings=(*plan.warnings, *([stale] if stale else [])))
 
@@ -105,7 +105,7 @@ def make_ready(
 
     Args:
         config: Resolved, with absolute paths.
-        notify: Receives warnings, and messages about placeholders.
+        notify: Receives warnings, and messages about uploads and missing images.
         run_id: Id of the run; empty: generated.
         scheduled: Whether it is for a schedule.
         online: Whether it is submitted: buckets are read, and images must exist.
@@ -119,9 +119,8 @@ def make_ready(
     plan.require()
     if online and config.register.upload:
         require_comparable(config, storage.join(storage.normalise(config.run.root), config.run.name))
-    for kind, texts in (("warning", plan.warnings), ("placeholder", plan.placeholders)):
-        for text in texts:
-            notify(f"{kind}: {text}")
+    for text in plan.notes():
+        notify(text)
     return Ready(config, plan, compile_line(config, plan), data, cache)
 
 

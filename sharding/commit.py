@@ -171,7 +171,7 @@ def _describe_changes(job: Job, tally: Tally) -> Prepared:
     section, changes = job.planned.sharding, job.checks.changes
     return Prepared(
         background=section.background if section.verify == "decode" else None,
-        convert=[name for name in ("cmyk", "depth", "orientation") if getattr(changes, name)],
+        convert=list(section.convert),
         resize=changes.shorter_side,
         jpeg_quality=changes.jpeg_quality,
         max_pixels=section.max_pixels,

@@ -71,7 +71,6 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
         # that no more shards are under way than the machine has memory for.
         "--number_of_worker_harness_threads=1",
         "--experiments=disable_logging_submission_environment",
-        *config.resources.beam_options,
     ]
 
 

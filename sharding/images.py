@@ -57,10 +57,9 @@ class Checks:
     @classmethod
     def of(cls, section: ShardingSection) -> Checks:
         """Return the settings of a configuration."""
-        convert = section.convert
         return cls(
             section.verify,
-            Changes(convert.cmyk, convert.depth, convert.orientation, section.resize),
+            Changes(**dict.fromkeys(section.convert, True), shorter_side=section.resize),
             section.background,
             section.max_pixels,
         )

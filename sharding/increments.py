@@ -276,7 +276,7 @@ def _read_indices(parent: ShardManifest, parent_uri: str) -> Iterator[list[tuple
     """Yield number, split and rows of the parent's shards in batches of `_READ_INDICES`."""
     numbered = enumerate(parent.shards)
     while batch := list(islice(numbered, _READ_INDICES)):
-        contents = storage.read_many([storage.Wanted(entry.index.uri(parent_uri)) for _, entry in batch])
+        contents = storage.read_many([storage.ReadRequest(entry.index.uri(parent_uri)) for _, entry in batch])
         yield [
             # read_index raises the error with the name of the missing file.
             (

@@ -101,7 +101,9 @@ class FileReader:
         # A large file is a batch of its own, and its first bytes are checked first.
         uris = [None if item.size > LARGE_BYTES else remote_uri(self._source_uri, item.path) for item in batch]
         requests = [
-            storage.Wanted(uri, file.version or None) for file, uri in zip(batch, uris, strict=True) if uri is not None
+            storage.ReadRequest(uri, file.version or None)
+            for file, uri in zip(batch, uris, strict=True)
+            if uri is not None
         ]
         objects = iter(storage.read_many(requests, requests=REQUESTS))
         contents = []

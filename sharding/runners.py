@@ -113,7 +113,7 @@ def fnapi_pipeline(threads: int = 1, flags: tuple[str, ...] = ()) -> Iterator[be
 
 def _run_fnapi(build: Build, config: RunConfig, work: Work) -> str:
     processes = choose_processes(config.resources, work)
-    with fnapi_pipeline(processes, tuple(config.resources.beam_options)) as pipeline:
+    with fnapi_pipeline(processes) as pipeline:
         build(pipeline)
     return "FnApiRunner, " + ("one process" if processes == 1 else f"{processes} processes")
 

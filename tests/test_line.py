@@ -51,15 +51,19 @@ def command(*arguments: object) -> list[str]:
 
 
 def shardline(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, check=False, cwd=REPOSITORY)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=500, check=False, cwd=REPOSITORY)
 
 
 @pytest.mark.line
-def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path, pictures)
-    done = shardline("run", config)
+@pytest.mark.timeout(600)
+def test_images_become_an_engine_with_its_proof(tmp_path: Path) -> None:
+    """What `make demo` runs, with a root of its own: the digits reach their accuracy."""
+    digits = tmp_path / "digits"
+    subprocess.run([sys.executable, "examples/digits.py", str(digits)], check=True, cwd=REPOSITORY)
+    config = ["configs/digits.yaml", f"run.root={tmp_path / 'runs'}", f"sharding.source={digits}"]
+    done = shardline("run", *config)
     assert done.returncode == 0, done.stderr
-    line = tmp_path / "runs/small"
+    line = tmp_path / "runs/digits"
     assert done.stdout.splitlines()[-1] == str(line)
     record = RunRecord.parse((line / "run.json").read_bytes(), where="run.json")
     assert record.state == "succeeded"
@@ -78,10 +82,12 @@ def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) 
     passed = {gate.name for gate in manifest.gates if gate.precision == "fp16" and gate.status == "passed"}
     assert passed >= {"parity", "metric"}
     trained = CheckpointManifest.load(next(stage for stage in record.stages if stage.name == "train").uri or "")
-    assert manifest.headline_values["torch"] == trained.metrics["test_accuracy"]
+    assert trained.metrics["test_accuracy"] >= 0.97
+    # The gates ran 512 of the 515 test samples.
+    assert manifest.headline_values["torch"] == pytest.approx(trained.metrics["test_accuracy"], abs=3 / 512)
     assert f"{trained.metrics['test_accuracy']:.4f}" in done.stdout
     assert "not run on a GPU" in done.stdout
-    check_use(line, manifest, trained, pictures)
+    check_use(line, manifest, trained, digits)
     check_look(line, record)
     check_rerun(config, line, record)
 
@@ -89,7 +95,7 @@ def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) 
 def check_use(line: Path, manifest: ExportManifest, trained: CheckpointManifest, pictures: Path) -> None:
     """What was exported answers as training's evaluation did, and looks sound to whoever verifies it."""
     evaluation = EvaluationReport.load(find_evaluation(line))
-    assert manifest.headline_values["fp32"] == evaluation.metrics["accuracy"]
+    assert manifest.headline_values["fp32"] == pytest.approx(evaluation.metrics["accuracy"], abs=3 / 512)
     assert [gate.status for gate in manifest.gates if gate.name == "program"] == ["passed"]
     images = sorted(pictures.rglob("*.png"))[:3]
     done = shardline("predict", line, *images, "-o", "json")
@@ -130,9 +136,9 @@ def find_evaluation(line: Path) -> str:
     return storage.normalise(path)
 
 
-def check_rerun(config: Path, line: Path, first: RunRecord) -> None:
-    """The same command again does nothing; a new learning rate trains again, and does not shard again."""
-    again = shardline("run", config)
+def check_rerun(config: list[str], line: Path, first: RunRecord) -> None:
+    """The same command again does nothing."""
+    again = shardline("run", *config)
     assert again.returncode == 0, again.stderr
     assert "reused" in again.stdout
     record = RunRecord.parse((line / "run.json").read_bytes(), where="run.json")
@@ -141,7 +147,7 @@ def check_rerun(config: Path, line: Path, first: RunRecord) -> None:
     assert record.results == first.results
     assert record.id != first.id
 
-    located = shardline("train", config)
+    located = shardline("train", *config)
     assert located.returncode == 0, located.stderr
     assert located.stdout.splitlines()[-1] == str(storage.local_path(first.stages[2].uri or ""))
 
@@ -233,18 +239,6 @@ def test_kill_9_of_the_whole_tree_then_the_same_command(pictures: Path, tmp_path
 
     assert last("whole").step == last("killed").step == 200
     assert last("whole").parameters_sha256 == last("killed").parameters_sha256, f"killed at step {step}"
-
-
-@pytest.mark.line
-def test_the_digits_reach_their_accuracy(tmp_path: Path) -> None:
-    """What `make demo` runs, with a root of its own."""
-    digits = tmp_path / "digits"
-    subprocess.run([sys.executable, "examples/digits.py", str(digits)], check=True, cwd=REPOSITORY)
-    overrides = [f"run.root={tmp_path / 'runs'}", f"sharding.source={digits}"]
-    done = shardline("run", "configs/digits.yaml", *overrides)
-    assert done.returncode == 0, done.stderr
-    record = RunRecord.parse((tmp_path / "runs/digits/run.json").read_bytes(), where="run.json")
-    assert record.results["metrics"]["test_accuracy"] >= 0.97
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import nn
@@ -49,16 +49,20 @@ def make_optimizer(
         for group in custom.param_groups:
             group["rate_factor"] = float(group["lr"]) / rate
         return custom
-    if train.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=rate, fused=True)
-    # torch 2.13 has no fused SGD for sharded tensors.
-    is_sharded = any(isinstance(parameter, DTensor) for parameter in trained.values())
-    sgd = torch.optim.SGD(groups, lr=rate, momentum=train.momentum, fused=not is_sharded)
-    if train.momentum:
-        # SGD allocates them in its first step, even if that step is skipped. Starting from zero gives the same values.
-        for parameter in trained.values():
-            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return sgd
+    match train.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(groups, lr=rate, fused=True)
+        case "sgd":
+            # torch 2.13 has no fused SGD for sharded tensors.
+            is_sharded = any(isinstance(parameter, DTensor) for parameter in trained.values())
+            sgd = torch.optim.SGD(groups, lr=rate, momentum=train.momentum, fused=not is_sharded)
+            if train.momentum:
+                # SGD allocates them in its first step, even if that step is skipped. Zeros give the same values.
+                for parameter in trained.values():
+                    sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            return sgd
+        case unknown:
+            assert_never(unknown)
 
 
 @torch.no_grad()
@@ -131,10 +135,14 @@ def learning_rate(step: int, *, total_steps: int, train: TrainSection, task: Tas
     warmup = round(train.warmup_fraction * total_steps)
     if step < warmup:
         return peak * (step + 1) / warmup
-    if train.schedule == "constant":
-        return peak
-    progress = (step - warmup) / max(1, total_steps - warmup)
-    return peak * 0.5 * (1 + math.cos(math.pi * progress))
+    match train.schedule:
+        case "constant":
+            return peak
+        case "cosine":
+            progress = (step - warmup) / max(1, total_steps - warmup)
+            return peak * 0.5 * (1 + math.cos(math.pi * progress))
+        case unknown:
+            assert_never(unknown)
 
 
 def rate_factors(model: nn.Module, train: TrainSection) -> dict[str, float]:

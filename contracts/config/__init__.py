@@ -127,7 +127,7 @@ STAGE_KEYS: dict[str, dict[str, Any]] = {
     "shard": {
         "run": {"name": True, "root": True},
         "sharding": True,
-        "resources": {"beam_runner": True, "beam_workers": True, "beam_options": True},
+        "resources": {"beam_runner": True, "beam_workers": True},
         "cloud": {
             **dict.fromkeys(("project", "region", "billing_project", "service_account", "kms_key", "labels"), True),
             "images": {"cpu": True},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from contracts.config.base import Auto, Fraction, NotBool, Section
 
@@ -16,18 +16,25 @@ class AugmentSection(Section):
     """RandAugment: operations drawn for each image; 0: none."""
     rand_augment_magnitude: Annotated[int, Field(strict=True, ge=0, le=30)] = 9
     """RandAugment: strength of the operations, of 30."""
-    brightness: Annotated[float, Field(ge=0, le=10), NotBool] = 0.0
-    """Colour jitter: brightness is multiplied by a factor from [max(0, 1 - value), 1 + value]."""
-    contrast: Annotated[float, Field(ge=0, le=10), NotBool] = 0.0
-    """Colour jitter: contrast, likewise."""
-    saturation: Annotated[float, Field(ge=0, le=10), NotBool] = 0.0
-    """Colour jitter: saturation, likewise."""
-    hue: Annotated[float, Field(ge=0, le=0.5), NotBool] = 0.0
-    """Colour jitter: hue is turned by a share of the circle from [-value, value]."""
+    color_jitter: Annotated[list[Annotated[float, Field(ge=0, le=10), NotBool]], Field(min_length=4, max_length=4)] = [
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    ]
+    """Colour jitter: brightness, contrast, saturation and hue. Each of the first three is multiplied by a factor from
+    [max(0, 1 - value), 1 + value]; hue is turned by a share of the circle from [-value, value], at most 0.5."""
     mixup_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
     """Mixup: both parameters of the Beta distribution that shares are drawn from; 0: off."""
     cutmix_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
     """CutMix: likewise. With mixup on as well, a coin decides for each image which of the two is done."""
+
+    @field_validator("color_jitter")
+    @classmethod
+    def _has_a_hue(cls, jitter: list[float]) -> list[float]:
+        if jitter[3] > 0.5:
+            raise ValueError(f"the fourth number, hue, is at most 0.5, half of the circle, not {jitter[3]}")
+        return jitter
 
 
 class DataSection(Section):

@@ -37,13 +37,22 @@ class MachineSection(Section):
     Hyperdisk where the machine takes no other."""
 
 
+class ServingMachineSection(Section):
+    """Machine of the export."""
+
+    type: str = ""
+    """Compute Engine machine type; unset: `machine`."""
+    accelerator_type: str = ""
+    """As `machine.accelerator_type`."""
+
+
 class ResourcesSection(Section):
     """What the stages run on. Nothing here changes a step; a budget may end training before its last."""
 
     machine: MachineSection = MachineSection()
     """Machines of profiling and training, where a cloud starts them."""
-    serving_machine: MachineSection = MachineSection()
-    """Machine of the export: the kind that will serve, since an engine belongs to its GPU; unset: `machine`."""
+    serving_machine: ServingMachineSection = ServingMachineSection()
+    """Machine of the export: the kind that will serve, since an engine belongs to its GPU."""
     strategy: Strategy = "SPOT"
     """How Vertex AI is asked for machines."""
     regions: Annotated[list[str], Field(max_length=8)] = []
@@ -90,8 +99,6 @@ class ResourcesSection(Section):
     """What the shard stage runs on: this machine, or Dataflow."""
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Worker processes of `fnapi`; `auto`: one per core where the work outweighs their start, else none."""
-    beam_options: list[str] = []
-    """Further flags for Beam, e.g. `--experiments=NAME`; they come last and win."""
 
     @property
     def num_nodes(self) -> int:

@@ -88,17 +88,6 @@ class SplitFractions(Section):
         return self
 
 
-class ConvertSection(Section):
-    """What is changed in images, once, while sharding. An image that needs no change keeps its bytes."""
-
-    cmyk: bool = False
-    """Whether CMYK becomes RGB."""
-    depth: bool = False
-    """Whether 16 bits a channel become 8."""
-    orientation: bool = False
-    """Whether pixels are turned as their EXIF orientation says; otherwise nothing heeds it, in training neither."""
-
-
 class TokenizerSection(Section):
     """The tokenizer of the first field of kind text: a file of the library `tokenizers`, or one trained here.
 
@@ -171,8 +160,12 @@ class ShardingSection(Section):
     """What is done about classes that the run before did not have: a warning, or an error."""
     tokenizer: TokenizerSection | None = None
     """The tokenizer that lies with the shards, for tasks that read text. Unset: none."""
-    convert: ConvertSection = ConvertSection()
-    """What is changed in images; needs verify=decode."""
+    convert: Annotated[
+        list[Literal["cmyk", "depth", "orientation"]], AfterValidator(lambda names: sorted(set(names)))
+    ] = []
+    """What is changed in images, once, while sharding: `cmyk` becomes RGB; `depth` of 16 bits a channel becomes 8;
+    `orientation`: pixels are turned as their EXIF orientation says (otherwise nothing heeds it, in training neither).
+    An image that needs no change keeps its bytes. Needs verify=decode."""
     resize: Annotated[int, Field(strict=True, ge=8, le=16384)] | None = None
     """Shorter side in pixels that larger images are shrunk to; needs verify=decode. Unset: images keep their size."""
 
@@ -230,6 +223,6 @@ class ShardingSection(Section):
 
     @model_validator(mode="after")
     def _changes_need_pixels(self) -> ShardingSection:
-        if self.verify != "decode" and (self.resize or self.convert != ConvertSection()):
+        if self.verify != "decode" and (self.resize or self.convert):
             raise ValueError(f"convert and resize need verify=decode, not {self.verify}")
         return self

@@ -35,7 +35,7 @@ class ObjectInfo:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadRequest:
     """An object to read, as a listing described it."""
 
     uri: str

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, cast
 import google_crc32c
 
 from contracts.errors import StorageError, TryAgain
-from contracts.stores import AlreadyPublished, ObjectInfo, Wanted, crc32c_of_stream
+from contracts.stores import AlreadyPublished, ObjectInfo, ReadRequest, crc32c_of_stream
 
 CONNECT_TIMEOUT_S = 10
 # Between two bytes of an answer; a chunk of 16 MiB on a slow line still moves.
@@ -194,7 +194,7 @@ def read_bytes(uri: str, generation: int | None) -> bytes:
     raise TryAgain(f"{uri}: {_READ_ATTEMPTS} times the bytes that came have another checksum than the object")
 
 
-def read_many(items: Sequence[Wanted], requests: int) -> list[bytes | BaseException]:
+def read_many(items: Sequence[ReadRequest], requests: int) -> list[bytes | BaseException]:
     """Return contents with a matching checksum, and any error for others, which the caller retries by `read_bytes`.
 
     By gcsfs, which takes a quarter of the CPU time of threads with the client.
@@ -216,7 +216,7 @@ def read_many(items: Sequence[Wanted], requests: int) -> list[bytes | BaseExcept
     )
     room = asyncio.Semaphore(requests)
 
-    async def read(item: Wanted) -> bytes:
+    async def read(item: ReadRequest) -> bytes:
         async with room:
             # What its _cat_file does, which drops the headers.
             url = files.url(item.uri, generation=item.generation)

@@ -29,7 +29,6 @@ class Limits:
     rows: int = 40
     cells: int = 24
     """Rows and columns of a heat map; with more classes, the most frequent confusions are listed."""
-    pictures: int = 60
     worst: int = 24
     points: int = 400
     """Points of a curve, and marks on the time axis."""

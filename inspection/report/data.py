@@ -1,4 +1,4 @@
-"""Section on the shards: samples by split and class, rejected files, copies, and sample images."""
+"""Section on the shards: samples by split and class, rejected files, and copies."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 from contracts.artifacts import ShardManifest
 from contracts.config import SPLITS
-from inspection.pages.parts import Cell, Figure, Notice, Part, Sheet, Table, Text, Tiles, note, picture, section
-from inspection.pages.quantities import count, percent, several, shorten, size
+from inspection.pages.parts import Cell, Figure, Notice, Part, Table, Text, Tiles, note, section
+from inspection.pages.quantities import count, percent, several, size
 from inspection.pages.rendering import Html
 from inspection.report.context import Context, omitted
-from inspection.view import shows_samples
 
 
 def data(context: Context) -> Html:
@@ -30,7 +29,6 @@ def _parts(context: Context, shards: ShardManifest) -> Iterator[Part | None]:
         yield _classes(context, shards)
     else:
         yield note("No field of the samples is a class.")
-    yield from _samples(context)
     if shards.rejected:
         yield from _rejected(context, shards)
 
@@ -82,23 +80,6 @@ def _classes(context: Context, shards: ShardManifest) -> Table:
     ]
     head = ("Class", *(name for name, _ in splits), "all splits")
     return Table("classes", "Samples of each class, by split", head, rows, note=remark)
-
-
-def _samples(context: Context) -> Iterator[Part]:
-    view, limit = context.view, context.limits.pictures
-    if view.config and not shows_samples(view.config):
-        yield Text("Samples are hidden (inspect.samples).", "note")
-    elif view.pictures:
-        samples: list[tuple[Html | str, list[Cell]]] = []
-        for each in view.pictures[:limit]:
-            tooltip = f"{each.label}, {each.split}, {each.key}"
-            drawn = picture(each.jpeg, (each.width, each.height), alt=f"labelled {each.label}", tooltip=tooltip)
-            samples.append((drawn, [shorten(each.label, 40)]))
-        splits = ", ".join(dict.fromkeys(shorten(each.split, 20) for each in view.pictures[:limit]))
-        yield Text("Sample images", "title")
-        yield Sheet("sheet", samples)
-        remark = omitted(len(samples), len(view.pictures), "pictures")
-        yield Text(f"From the shards (split {splits}), reduced in size. {remark}", "note")
 
 
 def _rejected(context: Context, shards: ShardManifest) -> Iterator[Part]:

@@ -12,7 +12,7 @@ import yaml
 from contracts import storage
 from contracts.config import SPLITS
 from contracts.yaml_text import Dumper
-from inspection.headline import NEXT, RunHeadline, headline
+from inspection.headline import DECISIONS, NEXT, RunHeadline, headline
 from inspection.pages.parts import Cell, Chip, Figure, Link, Notice, Part, Table, Text, Tiles, absent, pairs, section
 from inspection.pages.quantities import count, instant, seconds, several, shorten
 from inspection.pages.rendering import Html
@@ -133,7 +133,8 @@ def _summary(context: Context) -> Iterator[tuple[str, Cell]]:
             yield "Last messages", Text(context.message(last.attempts[-1].last_messages), "code")
     if view.registration:
         reason = str(view.registration.get("reason", "")).partition("\n")[0]
-        yield "Production", context.name(": ".join(filter(None, (str(view.registration.get("verdict", "")), reason))))
+        verdict = str(view.registration.get("verdict", ""))
+        yield "Production", context.name(": ".join(filter(None, (DECISIONS.get(verdict, verdict), reason))))
     if view.previous is not None:
         yield "Since the run before", _difference(context)
     yield from _facts(view)
@@ -252,7 +253,7 @@ def _stage(context: Context, stage: StageView) -> tuple[Cell, ...]:
         lines.append(context.link(f"{stage.uri.rstrip('/')}/" if is_remote else stage.uri, "folder"))
     state: list[Cell] = [Chip(stage.state)]
     if stage.state == "reused":
-        origin = f"run {context.name(stage.reused_from)}" if stage.reused_from else "an earlier run"
+        origin = f"run {context.name(stage.reused_from)}" if stage.reused_from else "an earlier start"
         state.append(Text(f"from {origin}", "small"))
     time: list[Cell] = [Figure(f"stages.{name}.wall_s", stage.wall_s, "seconds", NO_VALUE)]
     if stage.start_s is not None and 0 < stage.start_s < math.inf:

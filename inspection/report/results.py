@@ -16,7 +16,7 @@ from inspection.pages.rendering import Html
 from inspection.report.context import NO_VALUE, Context, omitted
 from inspection.samples import file_uri
 from inspection.task_metrics import is_share
-from inspection.view import WorstSample
+from inspection.view import WorstSample, shows_samples
 
 _SHADES = 5
 # Maximum number of classes of a confusion matrix with a table beside it.
@@ -213,6 +213,8 @@ def _worst(context: Context) -> Iterator[Part | None]:
     has_text = any(sample.text is not None for sample in shown)
     yield Text("Worst samples", "title")
     yield Sheet("worst", [_sample(context, sample) for sample in shown], "worst texts" if has_text else "worst")
+    if not shows_samples(context.view.config):
+        yield note("Samples are hidden (inspect.samples).")
     by = "largest loss" if shown[0].loss is not None else "lowest probability of their label"
     yield note(f"Samples with the {by}. {omitted(len(shown), len(context.view.worst), 'samples')}")
 

@@ -42,6 +42,8 @@ _FIRING_LIMIT_S = 60.0
 _RUN_LIMIT_S = 86400.0
 # The command ends with this process, even after SIGKILL.
 _COMMAND = "from contracts.process import end_with_parent; end_with_parent(); from pipelines.cli import main; main()"
+# Lines about cost: a rehearsal has none.
+_COST_LINES = (b"cost of training", b"price: ", b"time of training")
 # URLs of the real console, which has no rehearsed runs.
 _CONSOLE = b"https://console.cloud.google.com/"
 _STDERR = 2
@@ -251,8 +253,7 @@ def signals_end() -> Iterator[list[int]]:
 def run_command(*arguments: str | Path) -> int:
     """Run a shardline command as a child process, and return its exit code.
 
-    Its output goes to stderr: stdout is for the report. URLs of the console are removed, since rehearsed runs have no
-    page.
+    Its output goes to stderr: stdout is for the report. URLs of the console and lines about cost are removed.
     """
     command = [sys.executable, "-c", _COMMAND, *map(str, arguments)]
     with subprocess.Popen(
@@ -260,7 +261,7 @@ def run_command(*arguments: str | Path) -> int:
     ) as process:
         try:
             for line in process.stdout or ():
-                if not line.strip().removeprefix(b"see: ").startswith(_CONSOLE):
+                if not line.strip().removeprefix(b"see: ").startswith((_CONSOLE, *_COST_LINES)):
                     # By descriptor: sys.stderr may be replaced.
                     os.write(_STDERR, re.sub(_CONSOLE + rb"\S*", b"(no page: rehearsed)", line))
             return process.wait()
@@ -278,4 +279,6 @@ def _find_cause(path: Path, run_id: str) -> str:
         reason = next(reversed(answer.stderr.strip().splitlines()), f"exit code {answer.returncode}")
         return f"unknown: `status` failed: {reason}"
     failure = status["failure"]
-    return failure["cause"] or failure["told"] or failure["said"] if failure else str(status["state"])
+    return (
+        failure["cause"] or failure["stage_message"] or failure["service_message"] if failure else str(status["state"])
+    )

@@ -16,7 +16,7 @@ def with_override(text: str) -> RunConfig:
 
 
 # Of the defaults and "listing".
-BEFORE = "2d4c9a0677d2e8db"
+BEFORE = "76de50559f4b066c"
 
 
 def keys(config: RunConfig) -> dict[str, str]:
@@ -59,7 +59,7 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("sharding.duplicates=off", set()),
         ("sharding.verify=none", {"shard"}),
         ("sharding.resize=256", {"shard"}),
-        ("sharding.convert.cmyk=true", {"shard"}),
+        ("sharding.convert=[cmyk]", {"shard"}),
         ("sharding.group_by=x", {"shard"}),
         ("sharding.seed=1", {"shard"}),
         ("sharding.max_pixels=1000", {"shard"}),
@@ -71,7 +71,7 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("data.cache_bytes=1048576", {"profile"}),
         ("data.order=blocks", {"profile", "train"}),
         ("data.image_size=64", {"profile", "train"}),
-        ("data.augment.hue=0.1", {"profile", "train"}),
+        ("data.augment.color_jitter=[0, 0, 0, 0.1]", {"profile", "train"}),
         ("data.on_bad_sample=replace", set()),
         ("resources.ranks=3", {"profile"}),
         ("resources.nodes=2", {"profile"}),

@@ -46,7 +46,7 @@ T4 = "NVIDIA_TESLA_T4"
     [
         ("", {}, "type is not set", "a machine type", "g2-standard-12"),
         ("g2-standard-13", {}, "g2-standard-13", "g2-standard-12", "did you mean g2-standard-"),
-        ("a100", {}, "a100", "a2-highgpu-1g", "set type"),
+        ("a100", {}, "a100", "a2-highgpu-...", "set type"),
         ("ct5lp-hightpu-4t", {}, "a TPU", "NVIDIA GPUs", "set type"),
         ("g2-standard-8", {"accelerator_type": "nvidia-l4"}, "nvidia-l4", "NVIDIA_L4", "did you mean NVIDIA_L4"),
         ("g2-standard-8", {"accelerator_count": 2}, "2 x NVIDIA_L4", "1 x NVIDIA_L4", "set accelerator_count to 1"),

@@ -99,6 +99,9 @@ def test_locate_prints_or_refuses_and_leaves_nothing(tmp_path: Path, capsys: pyt
     uri = capsys.readouterr().out.splitlines()[-1]
     assert run(tmp_path, "c", "--locate") == 0
     assert capsys.readouterr().out.splitlines() == [uri]
+    changed = {"model": "m", "shards": "t"}
+    assert run(tmp_path, "d", "--locate", execute=lambda stage: work(stage, changed)) == 2
+    assert "was made with another shards\n" in capsys.readouterr().err
 
 
 def test_an_output_of_other_inputs_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,15 +87,17 @@ def test_many_are_read_at_once(root: str) -> None:
     for name, content in contents.items():
         storage.publish(storage.join(root, *name.split("/")), content)
     wanted = [
-        storage.Wanted(storage.join(root, *info.name.split("/")), info.generation, storage.crc32c(contents[info.name]))
+        storage.ReadRequest(
+            storage.join(root, *info.name.split("/")), info.generation, storage.crc32c(contents[info.name])
+        )
         for info in storage.list_objects(root)
     ]
-    wanted.insert(3, storage.Wanted(storage.join(root, "missing")))
+    wanted.insert(3, storage.ReadRequest(storage.join(root, "missing")))
     found = storage.read_many(wanted)
     assert isinstance(found.pop(3), FileNotFoundError)
     assert found == [contents[name] for name in sorted(contents)]
     with pytest.raises(TryAgain):
-        storage.read_many([storage.Wanted(wanted[0].uri, crc32c="00000000")])
+        storage.read_many([storage.ReadRequest(wanted[0].uri, crc32c="00000000")])
     assert storage.read_many([]) == []
 
 

@@ -41,7 +41,6 @@ def test_a_fresh_run_is_known_whole(line: Path, small_shards: str) -> None:
     assert view.state == "succeeded" and view.place == "local"
     assert set(states(view).values()) == {"done"}
     assert view.shards is not None and sum(split.samples for split in view.shards.splits.values()) == 120
-    assert len(view.pictures) == 60 and {picture.label for picture in view.pictures} == {"blue", "green", "red"}
     assert view.profile is not None and view.checkpoint is not None and view.export is not None
     assert view.evaluation is not None and view.evaluation.metrics["accuracy"] == 0.9375
     assert len(view.worst) == 5 and all(sample.picture is not None and sample.file for sample in view.worst)
@@ -195,7 +194,7 @@ def test_a_run_in_a_bucket_is_read_there(line: Path, small_shards: str, bucket_s
             storage.replace(f"gs://bucket-1/lines/photos/{path.relative_to(line)}", path.read_bytes())
     view = read_run(find_place("gs://bucket-1/lines/photos"))
     assert view.line == "gs://bucket-1/lines/photos" and [curve.rows for curve in view.curves] == [10] * 3
-    assert len(view.pictures) == 60
+    assert view.worst and all(sample.picture is not None for sample in view.worst)
     assert [entry.id for entry in list_runs("gs://bucket-1/lines")] == [planted.run_id]
 
 

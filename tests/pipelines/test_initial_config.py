@@ -48,7 +48,6 @@ def test_a_first_configuration_has_no_problem_but_what_is_to_be_made(
     path = write_initial(tmp_path / "line.yaml", str(source), task, **NAMES)
     config = make_absolute(load_config(path, IMAGES))
     assert (config.task.name, config.run.name) == (task, source.stem)
-    assert config.cloud.images.build_account == "shardline-build@my-project.iam.gserviceaccount.com"
     assert [problem.given for problem in make_plan(config, complete=True).problems] == [f"sharding.source = {source}"]
 
 
@@ -67,18 +66,18 @@ def test_what_is_written_can_be_looked_at_before_anything_is_built(
 
     call("init", "--project", "my-project", "--bucket", "my-bucket", "--source", "photos")
     document = json.loads(call("plan", "photos.yaml", "-o", "json").stdout)
-    source, *images = document["placeholders"]
-    assert "photos (" in source and "is uploaded to gs://my-bucket/lines/photos/source/" in source
+    (source,), images = document["uploads"], document["unbuilt"]
+    assert "photos (" in source and " to gs://my-bucket/lines/photos/source/" in source
     assert len(images) == 2 and all("there is no images-my-project.json" in text for text in images)
     assert document["ok"] is True
     outputs = [call("plan", "photos.yaml").stdout]
     outputs += [call(*command, "photos.yaml").stderr for command in (["compile"], ["submit", "--dry-run"])]
     for output in outputs:
-        expected = [line for line in output.splitlines() if line.startswith("placeholder: ")]
-        assert expected == [f"placeholder: {text}" for text in document["placeholders"]]
+        assert f"will upload: {source}" in output and f"not built yet: {images[0]}; run `shardline images" in output
+    assert outputs[0].endswith("can work; before `shardline submit`: `shardline images build photos.yaml`\n")
     # Nothing was made but what was asked for, and images that a configuration names have none.
     assert {path.name for path in tmp_path.iterdir()} == {"photos", "photos.yaml", "photos.pipeline.yaml"}
-    assert len(json.loads(call("plan", "photos.yaml", *IMAGES, "-o", "json").stdout)["placeholders"]) == 1
+    assert json.loads(call("plan", "photos.yaml", *IMAGES, "-o", "json").stdout)["unbuilt"] == []
     # A submission is of what is there: no placeholder does.
     with pytest.raises(ConfigError, match=r"cloud\.images\.cpu is not set"):
         make_ready(load_config(Path("photos.yaml"), ["sharding.source=gs://my-bucket/photos"]), print, online=True)
@@ -98,7 +97,7 @@ def test_the_command_names_the_next_one_and_overwrites_nothing(tmp_path: Path, m
     init = ["init", "--project", "my-project", "--bucket", "my-bucket", "--source", "raw/cats"]
     made = CliRunner().invoke(app, init)
     assert (made.exit_code, made.stdout) == (0, "cats.yaml\n")
-    assert made.stderr.startswith("next: shardline images build cats.yaml")
+    assert made.stderr.startswith("next: shardline plan cats.yaml")
     (tmp_path / "cats.yaml").write_text("mine")
     for more, expected in (
         ([], "cats.yaml cannot be written: File exists"),

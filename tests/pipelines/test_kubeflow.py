@@ -35,6 +35,16 @@ def tasks_of(spec: dict[str, Any]) -> dict[str, Any]:
     return tasks
 
 
+def test_images_that_are_not_built_have_placeholders(tmp_path: Path) -> None:
+    config, images = tmp_path / "photos.yaml", {"project": "acme-vision", "images": {}}
+    config.write_text(yaml.safe_dump(a_config(T4, cloud=images).model_dump(mode="json", exclude_defaults=True)))
+    line = ["compile", str(config), "--place", "kubeflow", "--to", str(tmp_path / "line.yaml")]
+    done = CliRunner().invoke(app, line)
+    assert done.exit_code == 0 and "not built yet: cloud.images.gpu is not set" in done.stderr, done.output
+    done = CliRunner().invoke(app, ["manifests", str(config), "--stage", "shard"])
+    assert done.exit_code == 2 and "kind: Job" not in done.stdout, done.output
+
+
 def test_kfp_reads_the_line_and_its_pods_run_where_the_stages_jobs_would(tmp_path: Path) -> None:
     config = tmp_path / "photos.yaml"
     config.write_text(yaml.safe_dump(a_config(T4).model_dump(mode="json", exclude_defaults=True)))

@@ -62,7 +62,7 @@ def test_a_cap_on_spot_machines_is_counted_by_the_spot_price() -> None:
     plan = require_plan(capped)
     assert plan.cost.timeout_s == int(10 / (plan.cost.price_usd_per_h or 0) * 3600)
     assert plan.cost.price_usd_per_h == pytest.approx(SPOT, abs=1e-3)
-    assert plan.cost.usd is not None and plan.cost.usd[0] == pytest.approx(10, abs=1e-2)
+    assert plan.cost.usd is not None and plan.cost.usd == pytest.approx((10, 10), abs=1e-2)
     assert any(f"time-out is {plan.cost.timeout_s} s" in text for text in plan.warnings)
     # Profile and export have that of the configuration.
     parameters = compile_config(capped).parameters
@@ -101,15 +101,21 @@ def test_a_plan_is_printed_and_problems_end_with_2(tmp_path: Path, monkeypatch: 
 
     output = plan("resources.max_hours=10").stdout
     assert "CustomJob of stage train" in output and "2 x g2-standard-12 with 1 x NVIDIA_L4, SPOT" in output
-    for line in ("7.99 to 20.01 USD", "0.80 USD/h for all training machines, spot", "time-out of its job: 604800 s"):
+    for line in (
+        "7.99 to 20.01 USD",
+        "0.80 USD/h for all training machines, spot, Compute Engine's",
+        "time-out of its job: 604800 s",
+    ):
         assert line in output
     assert "\nwarning: unchecked, since\n" in output and "problem" not in output
+    assert "H100" not in output and output.endswith("\ncan work\n")
     document = json.loads(plan("-o", "json").stdout)
     assert document["ok"] is True and document["cost"]["timeout_s"] == 604800
     changes = ["resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_L4}", "vertex.mail=[nobody]"]
     refused = plan(*changes, code=2).stdout
     for kind in ("resources.machine: n1-standard-8 with NVIDIA_L4", "vertex.mail.0 = nobody"):
         assert f"problem: {kind}" in refused
+    assert refused.endswith("\ncannot work: 2 problems\n")
     refused_document = json.loads(plan(*changes, "-o", "json", code=2).stdout)
     assert len(refused_document["problems"]) == 2 and refused_document["ok"] is False
 

@@ -110,10 +110,12 @@ def test_the_report_says_what_was_survived_what_ended_the_run_and_what_is_not_pr
     ]
 
 
-def test_no_page_of_the_console_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_neither_a_page_of_the_console_nor_a_cost_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """There is none of a run that the real project never saw."""
     page = "https://console.cloud.google.com/vertex-ai/pipelines/locations/us-central1/runs/r?project=acme"
-    lines = ["submitted", page, f"  see: {page}", f"to do: ask for more at {page}"]
+    lines = ["submitted", page, f"  see: {page}", f"to do: ask for more at {page}", "price: 1 USD/h"]
     code = f"import sys; print(*{lines!r}, sep='\\n'); print('running', file=sys.stderr); sys.exit(3)"
     monkeypatch.setattr(rehearse, "_COMMAND", code)
     assert rehearse.run_command("submit") == 3

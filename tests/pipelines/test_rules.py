@@ -37,7 +37,7 @@ BREAKS: list[tuple[Sequence[str], str]] = [
     (["cloud.project=''"], "cloud.project is not set"),
     (["cloud.project=My Project"], "cloud.project = My Project"),
     (["cloud.region=us-central1-a"], "not a zone"),
-    (["run.root=/tmp/runs"], "run.root = /tmp/runs | gs://BUCKET/FOLDER: no machine of Vertex AI sees"),
+    (["run.root=/tmp/runs"], "run.root = /tmp/runs | gs://BUCKET/FOLDER: no machine of the cloud sees"),
     (["sharding.source=''"], "sharding.source is not set"),
     (["model.weights=/data/w.pt"], "model.weights = /data/w.pt"),
     (["run.name=9_flowers"], "run.name = 9_flowers"),
@@ -134,6 +134,8 @@ def test_what_costs_money_unawares_is_warned_of() -> None:
     assert "only `submit --wait` tries us-east1" in elsewhere and "without a limit" in forever
     (late,) = find_warnings(config("resources.max_hours=200"))
     assert "beyond resources.timeout_hours = 168" in late
+    (unproven,) = find_warnings(config("register.upload=true", "resources.machine={type: n1-standard-4}"))
+    assert "register.upload on n1-standard-4: without a GPU the export stays unproven" in unproven
     assert not list(find_warnings(config()))
 
 

@@ -293,7 +293,7 @@ def test_eight_weeks_of_a_line(cloud: LocalCloud, tmp_path: Path) -> None:
     assert weeks.ran == {"record"} and state_of(weeks.run) == "failed"
     assert weeks.record["state"] == "failed" and weeks.record["error"].startswith("task list-source: ")
     failure = weeks.status()["failure"]
-    assert failure["task"] == "list-source" and SOURCE in failure["told"]
+    assert failure["task"] == "list-source" and SOURCE in failure["stage_message"]
     assert weeks.aliases() == {"default": "5", "latest": "5", "production": "5"}
 
     # As it was before.

@@ -88,7 +88,7 @@ def test_convert_changes_what_needs_it_once_and_says_so(run_shard, source, write
     plain = run_shard(root="none")
     untouched = read_members(plain)
     assert untouched["ant/cmyk.jpg"][1] == cmyk and untouched["ant/cmyk.jpg"][0]["mode"] == "CMYK"
-    result = run_shard(convert={"cmyk": True, "depth": True, "orientation": True})
+    result = run_shard(convert=["orientation", "cmyk", "depth"])
     assert result.code == 0, result.stderr
     assert result.manifest.prepared.model_dump() == {
         "background": "white",

@@ -145,12 +145,6 @@ def test_kill_of_the_command_ends_its_worker_processes(
     check_rerun(run_shard, whole, "killed", PROCESSES)
 
 
-@pytest.mark.slow
-def test_bundles_that_run_twice_in_worker_processes(run_shard, whole):
-    resources = {**PROCESSES, "beam_options": ["--direct_runner_bundle_repeat=1"]}
-    check_rerun(run_shard, whole, "twice", resources)
-
-
 @pytest.mark.parametrize("resources", [{}, pytest.param(PROCESSES, marks=pytest.mark.slow)])
 def test_a_file_that_may_not_grow(run_shard, start_shard, whole, tmp_path, resources):
     """A limit on the size of files stands for a full disk where none can be mounted."""

@@ -19,7 +19,8 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from contracts.config.load import parse_config, stage_config
-from sharding.dataflow import submit
+from sharding import dataflow
+from sharding.dataflow import dataflow_flags, submit
 from sharding.graph import build_graph
 from sharding.job import JobHandle
 from sharding.limits import Limits
@@ -130,7 +131,7 @@ def submit_job():
     endpoint = Endpoint()
     threading.Thread(target=endpoint.serve_forever, daemon=True).start()
     given = {
-        "resources": {"beam_runner": "dataflow", "beam_options": ["--no_auth", f"--dataflow_endpoint={endpoint.url}/"]},
+        "resources": {"beam_runner": "dataflow"},
         "cloud": CLOUD,
         "dataflow": WORKERS,
     }
@@ -138,7 +139,13 @@ def submit_job():
     config = parse_config(stage_config(parse_config(given, where="test"), "shard"), where="test")
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     try:
-        with mock.patch.dict(os.environ, {"STORAGE_EMULATOR_HOST": endpoint.url}):
+        played = ["--no_auth", f"--dataflow_endpoint={endpoint.url}/"]
+        with (
+            mock.patch.dict(os.environ, {"STORAGE_EMULATOR_HOST": endpoint.url}),
+            mock.patch.object(
+                dataflow, "dataflow_flags", lambda *given, **named: [*dataflow_flags(*given, **named), *played]
+            ),
+        ):
             result = submit(
                 lambda pipeline: build_graph(pipeline, handle, limits, num_parts=4),
                 config,

@@ -25,9 +25,9 @@ LIMITS = Limits(0.0, "warn")
 FORMAT = {"format": "tfrecord", "target_shard_bytes": 2000}
 
 
-def run_graph(handle, *, flags=(), num_parts=None):
+def run_graph(handle, *, flags=(), num_parts=None, processes=1):
     planned = open_job(handle).planned
-    with fnapi_pipeline(1, flags) as pipeline:
+    with fnapi_pipeline(processes, flags) as pipeline:
         build_graph(pipeline, handle, LIMITS, num_parts or planned.num_parts)
     return read_files(handle)
 
@@ -48,6 +48,13 @@ def test_order_of_references_and_bundles_that_run_twice_change_nothing(make_job,
         write_part(tmp_path / "part", references[number * 20 : number * 20 + 20])
         storage.replace(job.part_uri(number), (tmp_path / "part").read_bytes())
     assert run_graph(handle, num_parts=3, flags=("--direct_runner_bundle_repeat=2",)) == whole
+
+
+@pytest.mark.slow
+def test_bundles_that_run_twice_in_worker_processes(make_job):
+    whole = run_graph(make_job("one", **FORMAT)[0])
+    handle, _ = make_job("two", **FORMAT)
+    assert run_graph(handle, flags=("--direct_runner_bundle_repeat=1",), processes=2) == whole
 
 
 def test_neither_content_nor_references_nor_shards_are_in_the_graph(make_job):

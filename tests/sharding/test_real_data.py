@@ -293,7 +293,7 @@ class _RequesterPays(http.server.BaseHTTPRequestHandler):
 
 
 def read_two(*roots):
-    return storage.read_many([storage.Wanted(f"{root}/photo.jpg") for root in roots])
+    return storage.read_many([storage.ReadRequest(f"{root}/photo.jpg") for root in roots])
 
 
 def test_a_bucket_with_requester_pays_names_the_key_and_is_read_with_it(monkeypatch):

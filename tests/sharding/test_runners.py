@@ -53,7 +53,6 @@ def test_engines_move_no_fingerprint():
                 "resources": {
                     "beam_runner": "dataflow",
                     "beam_workers": 3,
-                    "beam_options": ["--x=1"],
                 },
                 "cloud": {"project": "p", "region": "r", "labels": {"a": "b"}},
                 "dataflow": {"max_workers": 3},
@@ -100,7 +99,7 @@ def test_processes_are_used_where_they_save_more_than_their_start(monkeypatch, w
 def test_an_error_for_another_attempt_keeps_its_kind_on_its_way_back(tmp_path, workers):
     """As when a bucket does not answer a worker that asks whose turn it is."""
     (tmp_path / "a").write_bytes(b"x")
-    wanted = storage.Wanted(storage.normalise(tmp_path / "a"), crc32c="00000000")
+    wanted = storage.ReadRequest(storage.normalise(tmp_path / "a"), crc32c="00000000")
     config = RunConfig(resources=ResourcesSection(beam_workers=workers))
     with pytest.raises(TryAgain, match=r"crc32c"):
         run_graph(

@@ -39,6 +39,14 @@ def test_the_rate_rises_to_its_peak_and_falls_to_zero() -> None:
     assert constant == [0.25, *[0.5] * 99]
 
 
+def test_an_optimizer_or_schedule_without_code_is_none_of_the_others() -> None:
+    unknown = TrainSection().model_copy(update={"optimizer": "lion", "schedule": "linear"})
+    with pytest.raises(AssertionError):
+        make_optimizer(nn.Linear(3, 3), unknown)
+    with pytest.raises(AssertionError):
+        learning_rate(50, total_steps=100, train=unknown)
+
+
 def test_vectors_are_not_decayed() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     for name in ("adamw", "sgd"):

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from contracts.errors import ConfigError, UserError
-from contracts.process import end_with_parent
+from contracts.process import end_with_parent, use_short_socket_folder
 from records.decode import UndecodableImage
 from records.index import DamagedSample
 from trainer.data.cursor import SlotRequest
@@ -267,6 +267,9 @@ def make_loader(
     keeps_processes: bool = False,
 ) -> DataLoader[SlotBatch | UserError]:
     """Return a loader with one SlotBatch per request, in order; iterate it with `read_slots`."""
+    if num_workers:
+        # Loader processes pass tensors on through sockets there, and without them would wait forever.
+        use_short_socket_folder()
     return DataLoader(
         dataset,
         batch_size=None,

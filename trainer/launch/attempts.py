@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
-from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, ToldError
+from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, ForwardedError
 
 JOBS_FOLDER, ENDED_NAME, ATTEMPTS_NAME = "jobs", "ended.json", "attempts.json"
 # Error kind of a job with too many attempts without a new checkpoint.
@@ -29,7 +29,7 @@ class JobRecord:
         self.job_id = job_id
 
     def require_open(self) -> None:
-        """Raise the error that ended this job, if any (ToldError)."""
+        """Raise the error that ended this job, if any (ForwardedError)."""
         if self.folder is None:
             return
         try:
@@ -38,7 +38,7 @@ class JobRecord:
             return
         document = ErrorDocument.model_validate_json(content)
         message = f"an earlier attempt of job {self.job_id} has ended it: {document.message}"
-        raise ToldError(document.model_copy(update={"message": message}))
+        raise ForwardedError(document.model_copy(update={"message": message}))
 
     def end(self, document: ErrorDocument) -> None:
         """Record an error that also ends later attempts of this job; only the first one is kept."""
@@ -81,7 +81,7 @@ class StartCounter(Protocol):
         """Count a new start; return an error if the job must end instead."""
         ...
 
-    def told_to_stop(self) -> None:
+    def uncount_start(self) -> None:
         """Uncount the last start."""
         ...
 
@@ -113,7 +113,7 @@ class AttemptCounter:
         self._record.keep(self._attempts)
         return None
 
-    def told_to_stop(self) -> None:
+    def uncount_start(self) -> None:
         """Uncount the last start: a preemption is no sign of a crash loop."""
         self._attempts = self._attempts.model_copy(update={"fruitless": max(0, self._attempts.fruitless - 1)})
         self._record.keep(self._attempts)

@@ -21,7 +21,7 @@ from types import FrameType
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.config.resources import ResourcesSection
-from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, Preempted, ToldError, TryAgain
+from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, ForwardedError, Preempted, TryAgain
 from contracts.process import thread_environment
 from trainer.launch.assignment import Assignment, decisive_end, has_stopped, is_preemption
 from trainer.launch.attempts import AttemptCounter, JobRecord, StartCounter
@@ -256,8 +256,8 @@ class Launcher:
 def raise_final(end: ErrorDocument, counter: StartCounter | None) -> None:
     """Raise the error of a start if it ends this launcher: a user error, or a stop of this machine."""
     if counter is not None and has_stopped(end):
-        counter.told_to_stop()
+        counter.uncount_start()
     if end.exit_code == EXIT_USER_ERROR:
-        raise ToldError(end)
+        raise ForwardedError(end)
     if is_preemption(end):
         raise Preempted(end.message)

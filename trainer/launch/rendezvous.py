@@ -7,7 +7,7 @@ Keys of the store, besides those of the rendezvous:
     begun          set once ranks have started; then problems of one machine do not end the job
     alive/NODE     heartbeat counter
     ended          ErrorDocument that ends the job on all machines
-    told           number of preempted machines, whose starts are not counted
+    preemptions    number of preempted machines, whose starts are not counted
     left/NODE      set by a launcher that has read `ended`, or is finished
     per round      end/NODE: how the last start ended;  start: the first machine's response
 
@@ -38,7 +38,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from contracts import storage
-from contracts.errors import ConfigError, ErrorDocument, Preempted, ShardlineError, ToldError, TryAgain
+from contracts.errors import ConfigError, ErrorDocument, ForwardedError, Preempted, ShardlineError, TryAgain
 from trainer.checkpoint import has_checkpoint
 from trainer.launch.assignment import has_stopped, weight_of
 from trainer.launch.attempts import StartCounter
@@ -98,7 +98,7 @@ def run_together(launcher: Launcher) -> None:
             if not rendezvous.never_met:
                 deadline = time.monotonic() + launcher.resources.setup_timeout_s
             launcher.log(f"the first machine is gone ({error}); waiting for it to come back")
-        except ToldError as error:
+        except ForwardedError as error:
             rendezvous.end_job(error.document)
             raise
         except Preempted:
@@ -148,7 +148,7 @@ class Rendezvous:
         """Wait for all machines; return the address of the ranks' store and the first machine's attempt.
 
         Raises:
-            ToldError: The job has ended, with its error.
+            ForwardedError: The job has ended, with its error.
             TryAgain: A machine did not join in time.
             Preempted: This machine received a stop signal.
         """
@@ -217,7 +217,7 @@ class Rendezvous:
         """Report a preemption, so that the first machine does not count this start."""
         if self._handler is not None and self._store_error is None:
             with suppress(RuntimeError):
-                self._store.add("told", 1)
+                self._store.add("preemptions", 1)
 
     def leave(self) -> None:
         """Leave the job; the first machine waits up to `_SHUTDOWN_GRACE_S` for the others to leave."""
@@ -320,7 +320,7 @@ class Rendezvous:
             if store.check(["begun"]):
                 # A missing mount does not end the job: the others wait for this machine's next attempt.
                 raise TryAgain(str(error))
-            raise ToldError(ErrorDocument.of(error))
+            raise ForwardedError(ErrorDocument.of(error))
         yield
 
     # --- one round ----------------------------------------------------------------------------------------------------
@@ -332,9 +332,9 @@ class Rendezvous:
         if None in documents:
             return None
         ends = [ErrorDocument.model_validate_json(document) for document in documents if document]
-        preemptions = self._store.add("told", 0)
+        preemptions = self._store.add("preemptions", 0)
         if preemptions > self._preemptions and not (end is not None and has_stopped(end)):
-            self._counter.told_to_stop()
+            self._counter.uncount_start()
         self._preemptions = preemptions
         refusal = self._counter.begin(max(ends, key=weight_of, default=None))
         if refusal is not None:
@@ -350,7 +350,7 @@ class Rendezvous:
     def _ending(self) -> ShardlineError:
         """Return the error that ended the job."""
         if self._store.check(["ended"]):
-            return ToldError(ErrorDocument.model_validate_json(self._store.get("ended")))
+            return ForwardedError(ErrorDocument.model_validate_json(self._store.get("ended")))
         return TryAgain("another machine ended the job without recording an error")
 
     def _missing(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from contracts.errors import EXIT_USER_ERROR, ErrorDocument, ToldError
+from contracts.errors import EXIT_USER_ERROR, ErrorDocument, ForwardedError
 from trainer.checkpoint.discovery import Superseded
 from trainer.launch.attempts import CRASH_LOOP
 from trainer.launch.launcher import LOOPBACK, Launcher, StoreAddress, raise_final
@@ -17,7 +17,7 @@ def run_ranks(launcher: Launcher) -> None:
     """Run the ranks of this machine to the end of training.
 
     Raises:
-        ToldError: The error that ended the job; user errors and crash loops also end later attempts.
+        ForwardedError: The error that ended the job; user errors and crash loops also end later attempts.
         Preempted: This machine received a stop signal.
         TryAgain: Another machine did not join, or did not return.
     """
@@ -30,7 +30,7 @@ def run_ranks(launcher: Launcher) -> None:
                 from trainer.launch.rendezvous import run_together
 
                 run_together(launcher)
-        except ToldError as error:
+        except ForwardedError as error:
             # Superseded by a later attempt of the same job: the job continues.
             is_final = error.document.exit_code == EXIT_USER_ERROR and error.document.kind != Superseded.__name__
             if is_final or error.document.kind == CRASH_LOOP:
@@ -54,7 +54,7 @@ def _run_alone(launcher: Launcher) -> None:
     while True:
         launcher.stop.check()
         if (refusal := counter.begin(end)) is not None:
-            raise ToldError(refusal)
+            raise ForwardedError(refusal)
         listener = socket.create_server((LOOPBACK, 0))
         # The host name need not resolve.
         address = StoreAddress(LOOPBACK, listener.getsockname()[1], listener)

@@ -31,7 +31,7 @@ from contracts.artifacts import Settings
 from contracts.artifacts.document import Document
 from contracts.config import RunConfig
 from contracts.config.resources import ResourcesSection
-from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument, ToldError
+from contracts.errors import EXIT_FAULT, ConfigError, ErrorDocument, ForwardedError
 from contracts.events import EventReader
 from contracts.process import threads_per_rank
 from contracts.stage import Output, Stage
@@ -300,7 +300,7 @@ class RankRunner(Launcher):
         self.starts += 1
         return None
 
-    def told_to_stop(self) -> None:
+    def uncount_start(self) -> None:
         """Do not count the last start: a machine was preempted, which is no fault of the settings."""
         self.starts -= 1
         self._read_records()
@@ -358,7 +358,7 @@ def measure(
 
     Raises:
         ConfigError: The ranks cannot start.
-        ToldError: A rank failed with a user error: damaged data, a model that cannot be built.
+        ForwardedError: A rank failed with a user error: damaged data, a model that cannot be built.
         Preempted: This machine was told to stop.
         TryAgain: Another machine did not join or rejoin.
     """
@@ -380,7 +380,7 @@ def measure(
     runner = RankRunner(assignment, nodes, stage.config.resources, record, stage.log, stage=stage)
     try:
         run_ranks(runner)
-    except ToldError as error:
+    except ForwardedError as error:
         if error.document.kind != _OVER:
             raise
     return _read_measurement(runner) if nodes.is_primary else None

@@ -14,7 +14,7 @@ loader, keyed by slot, and computed on the model's device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +55,7 @@ class Augmentation:
 
     rand_augment_ops: int
     magnitude: int
-    jitter: tuple[float, float, float, float]
+    jitter: Sequence[float]
     """Brightness, contrast, saturation, hue."""
     image_size: int
 
@@ -63,10 +63,9 @@ class Augmentation:
     def of(cls, data: DataSection) -> Augmentation | None:
         """Return the augmentation of section data; None: none is configured."""
         section = data.augment
-        jitter = (section.brightness, section.contrast, section.saturation, section.hue)
-        if not section.rand_augment_ops and not any(jitter):
+        if not section.rand_augment_ops and not any(section.color_jitter):
             return None
-        return cls(section.rand_augment_ops, section.rand_augment_magnitude, jitter, data.image_size)
+        return cls(section.rand_augment_ops, section.rand_augment_magnitude, section.color_jitter, data.image_size)
 
     def draw(self, random: np.random.Generator) -> list[Operation]:
         """Return the operations for one image, in their order."""

@@ -187,7 +187,7 @@ def test_what_bulk_reading_cannot_explain_is_read_again(server: BucketServer) ->
     for number in range(8):
         storage.publish(f"{ROOT}/{number}", b"%d" % number * 1000)
     wanted = [
-        storage.Wanted(f"{ROOT}/{info.name}", info.generation, info.crc32c) for info in storage.list_objects(ROOT)
+        storage.ReadRequest(f"{ROOT}/{info.name}", info.generation, info.crc32c) for info in storage.list_objects(ROOT)
     ]
     server.faults.set(Rule(object="3", corrupt_at=1, nth=(1,)), Rule(object="5", truncate_at=7, quietly=True, nth=(1,)))
     assert storage.read_many(wanted) == [b"%d" % number * 1000 for number in range(8)]

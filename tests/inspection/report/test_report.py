@@ -190,7 +190,6 @@ def test_a_large_run_stays_below_the_limit_and_names_what_is_left_out(views: dic
             "shards": view.shards.model_copy(update={"classes": classes, "rejected": rejected}),
             "evaluation": evaluation,
             "curves": [loss.model_copy(update={"name": f"{n}{long}", "rows": 10**6}) for n in range(50)],
-            "pictures": view.pictures * 50,
             "missing": [Missing(what=f"document {place}", reason=long) for place in range(500)],
             "config": {"run": {f"key{place}": long for place in range(200)}},
         }

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from google.cloud.aiplatform_v1 import types
+from typer.testing import CliRunner
 
 from contracts import storage
 from contracts.errors import ConfigError, ErrorDocument, TryAgain
+from pipelines.cli import app
 from pipelines.follow import cancel, follow, submit_and_wait
 from pipelines.runs import explain, find_jobs, find_runs, read_status, read_tasks, refresh, status_lines
 from pipelines.submit import Ready, make_run_id, state_of, submit
@@ -122,6 +124,9 @@ def test_a_folder_of_a_run_or_a_line_names_its_job(cloud: Cloud, ready: Ready) -
     for run in (f"{line}/runs/{job.name}", line, f"{line}:latest"):
         assert [found.name for found in find_runs(run)] == [job.name]
     assert [found.name for found in find_runs("tiny:latest", config=ready.config)] == [job.name]
+    # `submit` prints the full name, which `report` and `promote` take too.
+    inspected = CliRunner().invoke(app, ["inspect", job.resource_name, "-o", "json"])
+    assert json.loads(inspected.stdout)["id"] == job.name, inspected.output
     storage.replace(f"{line}/runs/{job.name}/run-start.json", json.dumps({**start, "arguments": {}}).encode())
     with pytest.raises(ConfigError, match="is a run of this machine"):
         find_runs(line)
@@ -169,7 +174,12 @@ def test_why_a_run_failed_is_told_by_the_service_the_stage_and_a_known_cause(clo
     uri = f"gs://bucket-1/runs/tiny/train/attempts/{job.name}.1/error.json"
     storage.replace(uri, document.model_dump_json().encode())
     failure = explain(job, read_tasks(job), find_jobs(job))
-    assert (failure.task, failure.said, failure.told, failure.kind) == ("train", QUOTA, "step 40 is saved", "quota")
+    assert (failure.task, failure.service_message, failure.stage_message, failure.kind) == (
+        "train",
+        QUOTA,
+        "step 40 is saved",
+        "quota",
+    )
     assert failure.exit_code == 75
     text = "\n".join(status_lines(json.loads(json.dumps(read_status(job)))))
     assert "the stage says: step 40 is saved" in text

@@ -21,7 +21,8 @@ found = {}
 names = [f"gs://line/many/{n}" for n in range(40)]
 for name in names:
     storage.replace(name, name.encode())
-found["many"] = [content.decode() for content in storage.read_many([storage.Wanted(name) for name in names])] == names
+many = storage.read_many([storage.ReadRequest(name) for name in names])
+found["many"] = [content.decode() for content in many] == names
 found["one"] = storage.read_bytes(names[0]).decode()
 pieces = []
 storage.copy_range(names[0], 5, 4, pieces.append)

@@ -1,6 +1,5 @@
 """Objects as files: what is on disk, what a server finds there, and what uploads leave."""
 
-import os
 import stat
 from pathlib import Path
 
@@ -76,10 +75,3 @@ def test_what_is_refused_or_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         objects.write(BUCKET, "y", (b"%d" % (1 // n) for n in (1, 0)))
     assert files(tmp_path) == {f"{BUCKET}/x": b"kept"}
-
-
-def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / BUCKET).mkdir()
-    Path(os.fsdecode(os.fsencode(tmp_path / BUCKET) + b"/\xff.jpg")).write_bytes(b"x")
-    with pytest.raises(RuntimeError, match="not UTF-8"):
-        Objects(tmp_path)

@@ -71,16 +71,6 @@ def test_a_second_write_is_refused_and_can_be_sent_again(server: BucketServer, c
     assert list((server.root / ".gcs" / "uploads").iterdir()) == []
 
 
-def test_what_is_refused_or_deleted_does_not_count_and_preconditions_come_first(server: BucketServer) -> None:
-    url = f"{UPLOAD}media"
-    assert send(server, "POST", f"{url}&ifGenerationMatch=7", b"x").status_code == 412
-    assert send(server, "POST", url, b"x").ok
-    assert send(server, "POST", f"{url}&ifGenerationMatch=0", b"x").status_code == 412
-    assert send(server, "DELETE", "/storage/v1/b/b/o/x").status_code == 204
-    # The name was written to, whether or not the object is still there.
-    assert send(server, "POST", url, b"x").status_code == 429
-
-
 def test_clients_try_again(server: BucketServer, clock: Clock) -> None:
     # Half an interval per write: every write but the first is refused once, and its retry is taken.
     clock.step_s = 0.5

@@ -79,26 +79,6 @@ def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert given["PYTHONPATH"].split(os.pathsep) == [str(PYTHON_GUARD), PROJECT, str(tmp_path / "installed")]
 
 
-def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
-    lines: list[str] = []
-    tree = ProcessTree(["no-such-program"], environment=clean_environment(), folder=tmp_path, on_line=lines.append)
-    assert tree.wait(LIMIT_S) == 127
-    assert lines == ["no-such-program: No such file or directory"]
-
-
-def test_where_no_proc_says_who_lives_all_of_its_session_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_PROC", tmp_path / "none")
-    tree, _ = run(tmp_path, "raise SystemExit(5)")
-    assert tree.wait(LIMIT_S) == 5
-    code = "import os, subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); os.wait()"
-    tree, lines = run(tmp_path, code)
-    wait_until(lambda: lines)
-    tree.kill()
-    assert tree.returncode == -signal.SIGKILL
-    cmdline = Path("/proc", lines[0], "cmdline")
-    wait_until(lambda: not cmdline.exists() or not cmdline.read_bytes())
-
-
 def test_a_process_that_cleans_its_environment_ends_too(tmp_path: Path) -> None:
     code = "import subprocess; print(subprocess.Popen(['env', '-i', 'sleep', '600']).pid, flush=True)"
     tree, lines = run(tmp_path, code)

@@ -48,13 +48,6 @@ def test_the_executor_input_and_its_escape() -> None:
     assert json.loads(struct["args"][0].partition("=")[2]) == found
 
 
-def test_a_struct_keeps_types_and_quotes() -> None:
-    given = {"n": "{{$.inputs.parameters['number']}}", "t": ["is {{$.inputs.parameters['text']}}"], "k": 2}
-    found = substitute_all(given, VALUES)
-    assert found == {"n": 3, "t": [f"is {TEXT}"], "k": 2}
-    assert json.loads(json.dumps(found)) == found
-
-
 @pytest.mark.parametrize(
     "text",
     [

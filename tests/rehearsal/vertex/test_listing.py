@@ -61,24 +61,6 @@ def test_lists(text: str, expected: list[int]) -> None:
     assert [item.display_name for item in in_order] == [f"job {n}" for n in reversed(expected)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'display_name="a" OR',
-        "display_name",
-        'create_time>="soon"',
-        "state=a labels.k=d",
-        "NOT state=a",
-        'state="a',
-        "colour=red",
-    ],
-)
-def test_filters_that_are_none(text: str) -> None:
-    with pytest.raises(ServiceError) as caught:
-        select(JOBS, gapic.PipelineJob, text)
-    assert caught.value.code == "INVALID_ARGUMENT" and caught.value.violations[0].field == "filter"
-
-
 def test_an_item_that_is_created_between_pages_moves_none() -> None:
     """Broken, tokens are offsets: item 2 is listed twice, since the newest comes first."""
     items = [SimpleNamespace(name=str(number)) for number in (4, 3, 2, 1, 0)]

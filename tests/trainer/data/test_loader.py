@@ -1,5 +1,8 @@
 """Pixels that depend on the sample alone, read from real shards."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +92,24 @@ def test_mean_and_std_of_the_configuration_win(small_shards: str) -> None:
     assert image_task(manifest).document()["mean"] == manifest.mean
     document = image_task(manifest, DataSection(mean=[0.1, 0.2, 0.3])).document()
     assert document["mean"] == [0.1, 0.2, 0.3] and document["std"] == manifest.std
+
+
+def test_loader_processes_pass_batches_on_where_tmpdir_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    folder = tmp_path / ("t" * 100)
+    folder.mkdir()
+    program = (
+        "import torch; from trainer.data.loader import make_loader, read_slots\n"
+        "class Data:\n"
+        "    def __getitem__(self, place): return torch.full((3,), place)\n"
+        "loader = make_loader(Data(), [1, 2], num_workers=1, prefetch_factor=2, pin_memory=False)\n"
+        "print([batch.tolist() for batch in read_slots(loader)])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "[[1, 1, 1], [2, 2, 2]]\n", done.stderr

@@ -29,7 +29,7 @@ TWO_SHARDS, FOUR_SHARDS, WINDOW = 70_000, 140_000, 3
 DRAWN = {
     "crop": "random_resized",
     "horizontal_flip": True,
-    "augment": {"rand_augment_ops": 1, "rand_augment_magnitude": 9, "hue": 0.1, "mixup_alpha": 0.5},
+    "augment": {"rand_augment_ops": 1, "rand_augment_magnitude": 9, "color_jitter": [0, 0, 0, 0.1], "mixup_alpha": 0.5},
 }
 Steps = dict[tuple[int, int], tuple[tuple[int, ...], torch.Tensor, torch.Tensor, torch.Tensor]]
 

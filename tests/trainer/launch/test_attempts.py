@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from contracts.errors import ConfigError, ErrorDocument, PeerPreempted, Preempted, ToldError, TryAgain
+from contracts.errors import ConfigError, ErrorDocument, ForwardedError, PeerPreempted, Preempted, TryAgain
 from trainer.launch.assignment import decisive_end
 from trainer.launch.attempts import AttemptCounter, JobRecord
 
@@ -37,7 +37,7 @@ def test_an_error_ends_later_attempts_of_its_job_and_of_no_other(place: str) -> 
     record.end(BAD)
     # A second one, later or at the same time, changes nothing.
     record.end(LOST)
-    with pytest.raises(ToldError, match="an earlier attempt of job job-1 has ended it: given") as caught:
+    with pytest.raises(ForwardedError, match="an earlier attempt of job job-1 has ended it: given") as caught:
         JobRecord(place, "job-1").require_open()
     assert caught.value.exit_code == 2
     JobRecord(place, "job-2").require_open()
@@ -64,7 +64,7 @@ def test_starts_that_were_told_to_stop_do_not_count(place: str, job: str) -> Non
     current = counter(place, job, 2)
     for _ in range(6):
         assert current.begin(None) is None
-        current.told_to_stop()
+        current.uncount_start()
         current = counter(place, job, 2) if job else current
     assert [current.begin(LOST) is None for _ in range(3)] == [True, True, False]
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from contracts.config import ResourcesSection
-from contracts.errors import ToldError, UserError
+from contracts.errors import ForwardedError, UserError
 from tests.trainer.launch.machines import make_assignment
 from trainer.data.cursor import SlotRequest, slot_requests
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
@@ -57,7 +57,7 @@ def start_ranks(folder: Path) -> list[list[str]]:
     """Start two ranks as a launcher does; return the addresses at which they meet, read from their environments."""
     section = ResourcesSection(max_attempts=1)
     launcher = Launcher(make_assignment(folder), find_nodes({}, section), section, JobRecord("file:///jobs", ""), print)
-    with suppress(ToldError):
+    with suppress(ForwardedError):
         run_ranks(launcher)
     return [(folder / f"{rank}.met").read_text().split() for rank in (0, 1)]
 

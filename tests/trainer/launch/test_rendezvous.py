@@ -10,7 +10,7 @@ import pytest
 
 from contracts import storage
 from contracts.config import ResourcesSection
-from contracts.errors import ConfigError, ErrorDocument, ToldError, TryAgain
+from contracts.errors import ConfigError, ErrorDocument, ForwardedError, TryAgain
 from tests.trainer.launch.machines import make_assignment
 from trainer.launch import rendezvous
 from trainer.launch.attempts import JobRecord
@@ -91,7 +91,7 @@ def test_what_is_final_on_one_machine_ends_all(
     both = [machines(node, *ends, max_attempts=2) for node, ends in enumerate((first, second))]
     for future in run(*both):
         error = future.exception(LIMIT_S)
-        assert isinstance(error, ToldError), error
+        assert isinstance(error, ForwardedError), error
         assert message in str(error) and error.exit_code == code
 
 

@@ -84,7 +84,7 @@ def test_files_of_the_source_are_answered_as_in_training(tmp_path: Path, capfd: 
         folder = tmp_path / "source" / CLASSES[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{number}.img").write_bytes(mixed(number))
-    convert = {"orientation": True, "cmyk": True, "depth": True}
+    convert = ["cmyk", "depth", "orientation"]
     sharding = {"source": str(tmp_path / "source"), "convert": convert, "resize": 32}
     sharding["splits"] = {"train": 0.4, "validation": 0.2, "test": 0.4}
     given = ["--output", str(tmp_path / "shards"), "--config-json", json.dumps({"sharding": sharding})]

@@ -35,7 +35,7 @@ RANDOM = np.random.default_rng(0)
 PIXELS = RANDOM.integers(0, 256, (7, 5, 3), dtype=np.uint8).repeat(5, axis=0).repeat(9, axis=1)  # 35 x 45
 NOISE = RANDOM.integers(0, 256, (33, 21, 3), dtype=np.uint8)
 IMAGE = Image.fromarray(PIXELS)
-EVERYTHING = {"background": "#20c080", "convert": {"cmyk": True, "depth": True, "orientation": True}, "resize": 24}
+EVERYTHING = {"background": "#20c080", "convert": ["cmyk", "depth", "orientation"], "resize": 24}
 
 
 def save(image: Image.Image, name: str, **options: Any) -> bytes:
@@ -100,7 +100,7 @@ def open_image_model(folder: Path, sharding: dict[str, Any]) -> image_program.Im
     path = folder / "preprocess.json"
     values = {
         "background": section.background,
-        "convert": [name for name, wanted in section.convert.model_dump().items() if wanted],
+        "convert": section.convert,
         "resize": section.resize,
         "max_pixels": section.max_pixels,
     }

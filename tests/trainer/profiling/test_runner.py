@@ -8,7 +8,7 @@ import pytest
 
 from contracts.artifacts import ProfileReport, Settings
 from contracts.config import RunConfig
-from contracts.errors import ErrorDocument, ToldError
+from contracts.errors import ErrorDocument, ForwardedError
 from contracts.events import EventLog, EventReader
 from contracts.stage import Output, Stage
 from tests.conftest import small_config
@@ -126,7 +126,7 @@ def test_after_a_crash_and_a_hang_answers_are_replayed(
 
 
 def test_a_model_that_cannot_be_built_is_the_users_error(small_shards: str, tmp_path: Path) -> None:
-    with pytest.raises(ToldError, match="no_such_argument") as error:
+    with pytest.raises(ForwardedError, match="no_such_argument") as error:
         measured(small_shards, tmp_path, **planted(no_such_argument=1))
     assert error.value.exit_code == 2 and not children()
 
@@ -171,7 +171,7 @@ def test_a_machine_that_is_taken_away_is_no_failure_of_what_was_measured(tmp_pat
     assert starts.begin(None) is None
     command = {"command": {"name": "load"}, "at_s": 1.0, "limit_s": 100.0}
     append(path, **command)
-    starts.told_to_stop()
+    starts.uncount_start()
     assert starts.begin(crash) is None and not any("answer" in record for record in EventReader(path).poll())
     for number in range(1, 4):
         # Written just before the end.

@@ -16,10 +16,7 @@ from trainer.tasks.task import Mode
 ALL = {
     "rand_augment_ops": 2,
     "rand_augment_magnitude": 15,
-    "brightness": 0.4,
-    "contrast": 0.4,
-    "saturation": 0.4,
-    "hue": 0.1,
+    "color_jitter": [0.4, 0.4, 0.4, 0.1],
 }
 _Y, _X = np.mgrid[0:40, 0:40]
 PATTERN = np.stack(
