@@ -17,11 +17,8 @@ class AugmentSection(Section):
     rand_augment_magnitude: Annotated[int, Field(strict=True, ge=0, le=30)] = 9
     """RandAugment: strength of the operations, of 30."""
     color_jitter: Annotated[list[Annotated[float, Field(ge=0, le=10), NotBool]], Field(min_length=4, max_length=4)] = [
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-    ]
+        0.0
+    ] * 4
     """Colour jitter: brightness, contrast, saturation and hue. Each of the first three is multiplied by a factor from
     [max(0, 1 - value), 1 + value]; hue is turned by a share of the circle from [-value, value], at most 0.5."""
     mixup_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
@@ -31,7 +28,7 @@ class AugmentSection(Section):
 
     @field_validator("color_jitter")
     @classmethod
-    def _has_a_hue(cls, jitter: list[float]) -> list[float]:
+    def _limit_hue(cls, jitter: list[float]) -> list[float]:
         if jitter[3] > 0.5:
             raise ValueError(f"the fourth number, hue, is at most 0.5, half of the circle, not {jitter[3]}")
         return jitter

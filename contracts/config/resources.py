@@ -22,28 +22,24 @@ REFUSED_RUNNERS = {
 Strategy = Literal["STANDARD", "SPOT", "FLEX_START"]
 
 
-class MachineSection(Section):
-    """One kind of machine of Compute Engine. What can be combined, and what Vertex AI takes of it: `shardline plan`."""
+class ServingMachineSection(Section):
+    """Machine of the export; with a type unset it is `machine`."""
 
     type: str = ""
     """Compute Engine machine type, e.g. g2-standard-12."""
     accelerator_type: str = ""
     """GPU by the name of Vertex AI's API, e.g. NVIDIA_L4 (Compute Engine: nvidia-l4); unset: what the machine type
     brings, none where it brings none."""
+
+
+class MachineSection(ServingMachineSection):
+    """One kind of machine of Compute Engine. What can be combined, and what Vertex AI takes of it: `shardline plan`."""
+
     accelerator_count: Annotated[int, Field(strict=True, ge=1, le=16)] | Auto = "auto"
     """GPUs of one machine; `auto`: what the machine type brings, one where that is to be chosen."""
     boot_disk_gb: Annotated[int, Field(strict=True, ge=100, le=64000)] = 100
     """Size of the boot disk in GB, which holds the cache of shards too; Vertex AI takes no less than 100. An SSD, or
     Hyperdisk where the machine takes no other."""
-
-
-class ServingMachineSection(Section):
-    """Machine of the export."""
-
-    type: str = ""
-    """Compute Engine machine type; unset: `machine`."""
-    accelerator_type: str = ""
-    """As `machine.accelerator_type`."""
 
 
 class ResourcesSection(Section):
