@@ -13,9 +13,9 @@ another hash, of the stage before.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from components.task import Task, Unreadable, attempt
+from components.task import OUTPUTS, Task, Unreadable, attempt
 from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
@@ -31,12 +31,11 @@ from inspection.metrics import classification_metadata, output_hashes, stage_met
 from inspection.pages.rendering import cell, plain_page
 from inspection.read import read_run
 from inspection.training import read_goodput
-from inspection.view import RunView
 
 _Result = TypeVar("_Result")
 
 
-def describe(task: Task, config: RunConfig, stage: str, output: str, uri: str) -> None:
+def describe(task: Task, config: RunConfig, stage: str, uri: str) -> None:
     """Set the output artifacts of a task from the stage's folder.
 
     Files that are only shown may be missing or damaged: the artifact then has the reason, and the task succeeds.
@@ -45,9 +44,10 @@ def describe(task: Task, config: RunConfig, stage: str, output: str, uri: str) -
         task: The task of the pipeline.
         config: The keys of the configuration that the stage reads.
         stage: Name of the stage.
-        output: Name of the artifact that points to the folder.
         uri: URI of the folder.
     """
+    from inspection.report.page import render_stage
+
     line = storage.join(storage.normalise(config.run.root), config.run.name)
     document = MANIFESTS[stage].load(uri)
     # Only this page shows images, and each image is a request.
@@ -70,33 +70,19 @@ def describe(task: Task, config: RunConfig, stage: str, output: str, uri: str) -
         **{f"made_from_{name}": value for name, value in document.made_from.items()},
         **own_hashes,
     }
-    page = make_page(view, stage)
+    page = view if isinstance(view, Unreadable) else attempt("the page", lambda: render_stage(view, stage))
+    page = plain_page(f"Stage {stage}", page) if isinstance(page, Unreadable) else page
     # Hashes first: metrics may be omitted for size, the lineage must not.
-    task.set_artifact(output, {**hashes, **metrics}, uri=uri)
+    task.set_artifact(OUTPUTS[stage], {**hashes, **metrics}, uri=uri)
     task.set_artifact("metrics", metrics)
     summary = attempt("the summary", lambda: summarise(stage, uri, sha256, document, metrics, warnings))
     text = cell(summary) if isinstance(summary, Unreadable) else summary
     task.set_artifact("summary", {"display_name": f"{stage}: summary", **hashes}, content=f"{text}\n")
     task.set_artifact("page", {"display_name": f"{stage}: page", **hashes}, content=page, suffix=".html")
     if task.has_output("classes"):
-        evaluation = attempt("the evaluation", lambda: _read_evaluation(document, uri))
-        task.set_artifact("classes", {"display_name": f"{stage}: classes", **hashes, **describe_classes(evaluation)})
-
-
-def describe_classes(evaluation: EvaluationReport | Unreadable) -> dict[str, Any]:
-    """Return the metadata of an evaluation's confusion matrix and ROC curve, or a note why there are none."""
-    if isinstance(evaluation, Unreadable):
-        return {"note": str(evaluation)}
-    metadata = attempt("the classification", lambda: classification_metadata(evaluation))
-    return {"note": str(metadata)} if isinstance(metadata, Unreadable) else metadata
-
-
-def make_page(view: RunView | Unreadable, stage: str) -> str:
-    """Return the stage's page; where it cannot be made, a page with the reason."""
-    from inspection.report.page import render_stage
-
-    page = view if isinstance(view, Unreadable) else attempt("the page", lambda: render_stage(view, stage))
-    return plain_page(f"Stage {stage}", page) if isinstance(page, Unreadable) else page
+        found = attempt("the evaluation", lambda: classification_metadata(_read_evaluation(document, uri)))
+        shown = {"note": str(found)} if isinstance(found, Unreadable) else found
+        task.set_artifact("classes", {"display_name": f"{stage}: classes", **hashes, **shown})
 
 
 def _readable(result: _Result | Unreadable) -> _Result | None:

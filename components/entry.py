@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 
 from components.launch import STAGE_MODULES, last_line, stage_command
-from components.task import Task, is_first_machine
+from components.task import INPUTS, OUTPUTS, Task, is_first_machine
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.config.load import read_stage_config
@@ -30,15 +30,6 @@ from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError
 from contracts.events import ERROR_NAME
 from contracts.process import final_exit_code, outliving_notice, run_process
 from inspection.stages import leave_error
-
-# Option of the stage's command by input artifact; output artifact that points to the stage's folder.
-INPUTS = {
-    "shard": {},
-    "profile": {"shards": "shards"},
-    "train": {"shards": "shards", "report": "profile"},
-    "export": {"shards": "shards", "model": "checkpoint"},
-}
-OUTPUTS = {"shard": "shards", "profile": "report", "train": "model", "export": "served"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with outliving_notice(log):
         place: tuple[str, str] | None = None
         try:
-            task = Task.parse(options.executor_input)
+            task = Task(options.executor_input)
             config = read_stage_config(task.parameter("config"))
             place = storage.join(storage.normalise(config.run.root), config.run.name), task.run_id
             code, document = run_task(options.name, task, config, place[0]), None
@@ -100,7 +91,7 @@ def run_task(name: str, task: Task, config: RunConfig, line: str) -> int:
         if task.has_output(OUTPUTS[name]):
             from components.describe import describe
 
-            describe(task, config, name, OUTPUTS[name], last_line(printed))
+            describe(task, config, name, last_line(printed))
         else:
             task.set_parameter("folder", last_line(printed))
     if is_first_machine():

@@ -39,7 +39,8 @@ def log_run(record: RunRecord, config: RunConfig, job_name: str) -> str:
     # `init(experiment=...)` would create a TensorBoard instance, which costs money.
     aiplatform.init(project=config.cloud.project, location=config.cloud.region)
     experiment = aiplatform.Experiment.get_or_create(config.vertex.experiment)
-    name = run_name(config.vertex.experiment, record.id)
+    # Truncated from the left to the limit of the SDK.
+    name = record.id[-(MAX_LENGTH - len(config.vertex.experiment) - 1) :].lstrip("-")
     existing = aiplatform.ExperimentRun.get(name, experiment=experiment)
     run = existing or aiplatform.ExperimentRun.create(name, experiment=experiment)
     run.log_params({**describe_params(record, config), "region": job_name.split("/")[3]})
@@ -49,11 +50,6 @@ def log_run(record: RunRecord, config: RunConfig, job_name: str) -> str:
     # Last, since the service may refuse a job of another region.
     run.log(pipeline_job=aiplatform.PipelineJob.get(job_name))
     return name
-
-
-def run_name(experiment: str, run_id: str) -> str:
-    """Return the name of a run in an experiment: its id, truncated from the left to the limit of the SDK."""
-    return run_id[-(MAX_LENGTH - len(experiment) - 1) :].lstrip("-")
 
 
 def describe_params(record: RunRecord, config: RunConfig) -> dict[str, Value]:

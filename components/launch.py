@@ -22,6 +22,15 @@ STAGE_MODULES = {
     "train": "trainer.task",
     "export": "trainer.export.task",
 }
+STAGE_INPUTS: dict[str, dict[str, str]] = {
+    "shard": {},
+    "profile": {"shards": "shard"},
+    "train": {"shards": "shard", "profile": "profile"},
+    "export": {"shards": "shard", "checkpoint": "train"},
+}
+"""Options of each stage's command for its inputs, and the stages that make them."""
+# Without a profile, training splits the batch by a default.
+OPTIONAL_INPUTS = ("profile",)
 
 
 def stage_command(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from components.experiment import log_run
-from components.task import Task, Unreadable, attempt, require_finished
+from components.task import OUTPUTS, Task, Unreadable, attempt, require_finished
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.canonical import canonical
@@ -23,14 +23,7 @@ from inspection.stages import StageTrace, find_errors, find_last_error, in_order
 from inspection.training import read_goodput
 
 # Tasks of the pipeline, and the artifact that points to a stage's folder.
-TASKS = {
-    "list-source": "",
-    "shard": "shards",
-    "profile": "report",
-    "train": "model",
-    "export": "served",
-    "register": "registered",
-}
+TASKS = {"list-source": "", **OUTPUTS, "register": "registered"}
 # Time limit of the request for the states of the tasks.
 _LIMIT_S = 180.0
 

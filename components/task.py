@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
-from contracts.errors import ConfigError, DataError
+from contracts.errors import DataError
 from inspection.documents import first_line
 from inspection.pages.quantities import shorten
 
@@ -30,6 +30,14 @@ LEFT_OUT = "left_out"
 # The reason may quote file content.
 _MAX_REASON_CHARS = 500
 _Result = TypeVar("_Result")
+# Of a stage's component: option of its command by input artifact, and the output artifact that is its folder.
+INPUTS = {
+    "shard": {},
+    "profile": {"shards": "shards"},
+    "train": {"shards": "shards", "report": "profile"},
+    "export": {"shards": "shards", "model": "checkpoint"},
+}
+OUTPUTS = {"shard": "shards", "profile": "report", "train": "model", "export": "served"}
 
 
 class Unreadable(str):
@@ -55,33 +63,18 @@ class Task:
     """Inputs and outputs of a task.
 
     Args:
-        executor_input: The message as JSON values.
+        executor_input: What KFP passes for {{$}}, as JSON.
     """
 
-    def __init__(self, executor_input: Mapping[str, Any]) -> None:
-        inputs, self._outputs = executor_input.get("inputs", {}), executor_input["outputs"]
+    def __init__(self, executor_input: str) -> None:
+        message = json.loads(executor_input)
+        inputs, self._outputs = message.get("inputs", {}), message["outputs"]
         self._parameters, self._inputs = inputs.get("parameterValues", {}), inputs.get("artifacts", {})
         self.artifacts: dict[str, dict[str, Any]] = {}
         """URI and metadata of output artifacts, by name."""
         self.run_id: str = self.parameter("run") or self._outputs["outputFile"].rsplit("/", 3)[1]
         """Taken from Vertex AI's path of outputs, ROOT/PROJECT_NUMBER/RUN/TASK/executor_output.json; as a parameter
         (Kubeflow) it would disable KFP's cache for all tasks."""
-
-    @classmethod
-    def parse(cls, text: str) -> Task:
-        """Read the executor input.
-
-        Raises:
-            ConfigError: The text is no ExecutorInput.
-        """
-        try:
-            return cls(json.loads(text))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ConfigError(
-                f"--executor-input is no ExecutorInput ({type(error).__name__}: {error})",
-                allowed="what KFP passes for {{$}}",
-                todo="run this command as a task of a pipeline",
-            ) from None
 
     def parameter(self, name: str) -> str:
         """Return an input parameter; empty: it was not given."""

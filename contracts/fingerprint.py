@@ -111,9 +111,8 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
         shards: Fingerprint of the shards.
         weights: Hash of the content of the weights that training starts from; empty: they are random.
     """
-    frozen = {"freeze"} if config.model.freeze else set()
     return {
-        "model": fingerprint(config.model.model_dump(mode="json", include={"architecture", "arguments"} | frozen)),
+        "model": model_fingerprint(config),
         "data": fingerprint(config.data.model_dump(mode="json", exclude=LOADER_FIELDS | {"on_bad_sample"})),
         "train": fingerprint(config.train.model_dump(mode="json")),
         "parallel": fingerprint(config.parallel.model_dump(mode="json", exclude=SPREAD_FIELDS)),

@@ -85,7 +85,7 @@ def pin_code(config: RunConfig, line: str) -> PinnedCode:
     path = config.code.path
     if not named_code(config):
         unused = ("code.path is set, and nothing in the configuration names own code: it has no effect",)
-        return PinnedCode(_with_path(config, ""), warnings=unused if path else ())
+        return PinnedCode(config.with_keys(code={"path": ""}), warnings=unused if path else ())
     if not path or code_hash(config.code):
         return PinnedCode(config)
     root = storage.normalise(config.run.root)
@@ -93,7 +93,7 @@ def pin_code(config: RunConfig, line: str) -> PinnedCode:
     tar, warnings = pack(Path(path), outputs)
     uri = storage.join(line, CODE_FOLDER, hashlib.sha256(tar).hexdigest() + _SUFFIX)
     place = str(storage.local_path(uri)) if storage.is_local(uri) else uri
-    return PinnedCode(_with_path(config, place), gzip.compress(tar, mtime=0), tuple(warnings))
+    return PinnedCode(config.with_keys(code={"path": place}), gzip.compress(tar, mtime=0), tuple(warnings))
 
 
 def pack(folder: Path, outputs: Sequence[Path] = ()) -> tuple[bytes, list[str]]:
@@ -285,7 +285,3 @@ def _refuse_unreadable(error: OSError) -> None:
         allowed="files and folders that you may read",
         todo="correct its permissions, or set code.path to another folder",
     ) from None
-
-
-def _with_path(config: RunConfig, path: str) -> RunConfig:
-    return config.model_copy(update={"code": config.code.model_copy(update={"path": path})})

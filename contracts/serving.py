@@ -57,22 +57,14 @@ def graph_level(precision: str) -> str:
     return "ORT_DISABLE_ALL" if precision == "int8" else "ORT_ENABLE_ALL"
 
 
-def image_for(builder: str) -> str | None:
-    """Return the Triton image that loads a plan; of an ONNX file, the newest known one.
-
-    Args:
-        builder: Package and version that built the plan; empty: an ONNX file.
+def image_of(document: ExportManifest) -> str | None:
+    """Return the Triton image that loads the served model of an export; of an ONNX file, the newest known one.
 
     Returns:
-        None where no known release has this version of TensorRT, or the engine is not TensorRT's.
+        None where no known release has the plan's version of TensorRT, or the engine is not TensorRT's.
     """
-    if not builder:
+    if document.engine is None:
         return _IMAGE.format(next(iter(RELEASES.values())))
-    package, _, version = builder.partition(" ")
+    package, _, version = document.engine.builder.partition(" ")
     release = RELEASES.get(".".join(version.split(".")[:3])) if package == TENSORRT else None
     return None if release is None else _IMAGE.format(release)
-
-
-def image_of(document: ExportManifest) -> str | None:
-    """Return the Triton image that loads the served model of an export; None: no known one does."""
-    return image_for("" if document.engine is None else document.engine.builder)

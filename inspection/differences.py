@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts import storage
-from contracts.config import RunConfig
 from contracts.previous import RUN_NAME
 from contracts.result import RUNS_FOLDER, run_uri
 from inspection.documents import READ_ERRORS, as_object, read_object
@@ -55,15 +54,12 @@ def find_previous_run(place: RunPlace, config: Mapping[str, Any], shard: StageVi
 
 
 def compare_configs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """Return the keys whose values differ, by dotted name, with values as JSON.
-
-    A missing key is equal to its default.
-    """
-    old, new, defaults = _flatten(before), _flatten(now), _flatten(RunConfig().model_dump(mode="json"))
+    """Return the keys whose values differ, by dotted name, with values as JSON."""
+    old, new = _flatten(before), _flatten(now)
     return [
         Change(name=name[:200], before=_cut(old.get(name)), now=_cut(new.get(name)))
         for name in sorted(old.keys() | new.keys())
-        if old.get(name, defaults.get(name)) != new.get(name, defaults.get(name))
+        if old.get(name) != new.get(name)
     ]
 
 

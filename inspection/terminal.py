@@ -89,11 +89,11 @@ def to_json(view: RunView) -> str:
     return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=1)
 
 
-def print_run(view: RunView, stream: TextIO, *, errors: bool = True, warnings: bool = True) -> None:
-    """Print state, stages and figures of a run, and its errors and its data's warnings unless they were printed."""
+def print_run(view: RunView, stream: TextIO, *, messages: bool = True) -> None:
+    """Print state, stages and figures of a run; `messages`: also its errors and its data's warnings."""
     console = _console(stream, _PLAIN_WIDTH)
     console.print(Text.assemble(_text(f"run {view.name}/{view.id}: "), _state(view.state)))
-    for text in _head(view, errors=errors):
+    for text in _head(view, errors=messages):
         console.print(_text(f"  {text}"), soft_wrap=True)
     table = Table(box=SIMPLE)
     for name in ("stage", "state", "took", "output"):
@@ -102,12 +102,12 @@ def print_run(view: RunView, stream: TextIO, *, errors: bool = True, warnings: b
         took = "" if stage.wall_s is None else seconds(stage.wall_s)
         table.add_row(_text(stage.name), _state(stage.state), _text(took), _text(_output(stage)))
     console.print(table)
-    rows = list(_rows(view, warnings=warnings))
+    rows = list(_rows(view, warnings=messages))
     width = max((len(name) for name, _ in rows), default=0) + 1
     for name, text in rows:
         console.print(Text.assemble((f"{name:<{width}}", "bold"), _text(text)), soft_wrap=True)
     for stage in view.stages:
-        if errors and stage.error and stage.state != "running":
+        if messages and stage.error and stage.state != "running":
             style = _STYLES.get(stage.state, "")
             console.print(_text(f"stage {stage.name}: {stage.error}"), style=style, soft_wrap=True)
 

@@ -6,10 +6,13 @@ out is a warning, not an error.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from components.launch import last_line, stage_environment
 from contracts import storage
@@ -47,7 +50,13 @@ def check_planned(config: RunConfig, *, online: bool = False) -> Findings:
         config: The resolved configuration.
         online: Whether to read from buckets.
     """
-    return _check(config, "--elsewhere", online=online)
+    with ThreadPoolExecutor(1) as pool:
+        findings = pool.submit(_check, config, "--elsewhere", online=online)
+        if online:
+            # The submission compiles next: kfp takes a second to import.
+            with contextlib.suppress(ImportError):
+                importlib.import_module("pipelines.pipeline")
+        return findings.result()
 
 
 def _check(config: RunConfig, *options: str, online: bool) -> Findings:
@@ -66,7 +75,7 @@ def _with_previous(config: RunConfig) -> RunConfig:
     if config.model.weights != PREVIOUS or not storage.is_local(root):
         return config
     weights = find_previous(storage.join(root, config.run.name)) or ""
-    return config.model_copy(update={"model": config.model.model_copy(update={"weights": weights})})
+    return config.with_keys(model={"weights": weights})
 
 
 def _run_check(*options: str) -> Findings:

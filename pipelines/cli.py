@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from google.cloud.aiplatform import PipelineJob
 
     from contracts.config import RunConfig
-    from pipelines.local import StageOutput
 
 
 GROUPS = {
@@ -179,40 +178,6 @@ def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
         writer.writerow(json.dumps(cell) if isinstance(cell, (list, dict)) else cell for cell in row.values())
 
 
-def confirm(action: str, *, yes: bool) -> bool:
-    """Ask the user to confirm an action, and return the answer.
-
-    Args:
-        action: As in "make these".
-        yes: Whether --yes was given.
-
-    Raises:
-        ConfigError: There is no terminal to ask on.
-    """
-    from contracts.errors import ConfigError
-
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            "nothing was changed: there is no terminal to ask on",
-            allowed="a terminal, or --yes",
-            todo="read the list above, then run it again with --yes",
-        )
-    return typer.confirm(f"{action}?")
-
-
-def complete_run(typed: str) -> list[str]:
-    """Return the ids and lines below ./runs that begin with what was typed, for the shell's completion."""
-    from contracts.config import RunSection
-    from contracts.result import RUN_START_NAME, RUNS_FOLDER
-
-    root = Path(RunSection().root)
-    lines = [path for path in sorted(root.glob("*")) if (path / RUNS_FOLDER).is_dir()]
-    ids = [path.parent.name for line in lines for path in sorted((line / RUNS_FOLDER).glob(f"*/{RUN_START_NAME}"))]
-    return [name for name in [*map(str, lines), *reversed(ids)] if name.startswith(typed)]
-
-
 def _opt(text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, **settings)
 
@@ -230,19 +195,16 @@ Run = Annotated[
     _arg(
         "Folder of a run, or of a line for its newest (path or gs://); below ./runs: ID, LINE/ID, LINE:latest.",
         metavar="RUN",
-        autocompletion=complete_run,
     ),
 ]
 CloudRun = Annotated[
     str,
     _arg(
-        "Id or LINE:latest (with --config, or --project and --region), full name, folder of a run or line.",
+        "Id or LINE:latest (with --config), full name, folder of a run or line.",
         metavar="RUN",
     ),
 ]
-Model = Annotated[
-    str, _arg("Folder of an export, or a RUN as for inspect.", metavar="MODEL", autocompletion=complete_run)
-]
+Model = Annotated[str, _arg("Folder of an export, or a RUN as for inspect.", metavar="MODEL")]
 ShardsFolder = Annotated[str, _arg("Folder of shards.", metavar="URI")]
 Table = Annotated[Literal["table", "json", "csv"], _opt("Output format.", "-o", "--format")]
 Answer = Annotated[Literal["table", "json"], _opt("Output format.", "-o", "--format")]
@@ -255,12 +217,10 @@ Profile = Annotated[str | None, _opt("Profile report to follow [default: the lin
 Checkpoint = Annotated[str | None, _opt("Training folder to export [default: the line's].", metavar="URI")]
 RunId = Annotated[str, _opt("Id of the run; the same id is the same run [made].", metavar="ID")]
 DryRun = Annotated[bool, _opt("Print the request and its cost as JSON; ask nobody.", "--dry-run")]
+ScheduleId = Annotated[str, _opt("Id of the schedule [default: the line's].", "--id", metavar="ID")]
 ConfigOption = Annotated[
     Path | None, _opt("Configuration that names project and region.", "--config", metavar="CONFIG")
 ]
-Project = Annotated[str, _opt("Project of the run.", metavar="ID")]
-Region = Annotated[str, _opt("Region of the run.", metavar="REGION")]
-ScheduleId = Annotated[str, _opt("Id of the schedule [default: the line's].", "--id", metavar="ID")]
 
 
 def _print_version(is_requested: bool) -> None:
@@ -286,21 +246,22 @@ def options(
 @command()
 def run(context: typer.Context, config: ConfigPath, overrides: Overrides = None, fresh: Fresh = False) -> None:
     """Run the whole line on this machine, reusing finished stages."""
+    from contracts.errors import ForwardedError
     from inspection.find import RunPlace
     from inspection.read import read_run
     from inspection.terminal import print_run
-    from pipelines.local import StageFailed, run_line
+    from pipelines.local import run_line
 
     outcome = run_line(load(config, overrides), fresh=fresh, started_at_s=context.obj)
     if any(stage.uri for stage in outcome.record.stages):
         try:
             view = read_run(RunPlace(outcome.line, outcome.record.id), pictures=False)
-            print_run(view, sys.stdout, errors=outcome.error is None, warnings=False)
+            print_run(view, sys.stdout, messages=False)
         except Exception as error:  # noqa: BLE001 - a display error must not hide the run's result
             print_status(f"warning: the run cannot be shown: {error}")
     _print_place(outcome.line)
     if outcome.error is not None:
-        raise StageFailed(outcome.error)
+        raise ForwardedError(outcome.error)
 
 
 @command()
@@ -312,12 +273,12 @@ def shard(
     dry_run: Annotated[bool, _opt("Print what would be written, and write nothing.", "--dry-run")] = False,
 ) -> None:
     """Convert class folders, or the rows of a manifest, to shards."""
-    from pipelines.local import describe_shards
-
     if dry_run:
+        from pipelines.local import describe_shards
+
         print(describe_shards(load(config, overrides)), flush=True)
     else:
-        _print_place(_run_stage("shard", load(config, overrides), to, fresh).uri)
+        _run_stage("shard", config, overrides, to=to, fresh=fresh)
 
 
 @command()
@@ -327,14 +288,15 @@ def profile(
     """Measure batch splits and loader settings on this hardware."""
     from contracts.artifacts import ProfileReport
     from inspection.terminal import describe_training, print_profile
+    from pipelines.local import run_stage_alone
 
     resolved = load(config, overrides)
-    output = _run_stage("profile", resolved, to, fresh, shards=shards)
-    if output.reused:
+    uri, reused = run_stage_alone("profile", resolved, to=to, fresh=fresh, shards=shards)
+    if reused:
         print("reused: made before, for this configuration and hardware; --fresh measures again")
-    report = ProfileReport.load(output.uri)
+    report = ProfileReport.load(uri)
     print_profile(report, describe_training(report, resolved), sys.stdout)
-    _print_place(output.uri)
+    _print_place(uri)
 
 
 @command()
@@ -347,8 +309,7 @@ def train(
     fresh: Fresh = False,
 ) -> None:
     """Train, from the newest valid checkpoint if there is one."""
-    inputs = {"shards": shards, "profile": profile}
-    _print_place(_run_stage("train", load(config, overrides), to, fresh, **inputs).uri)
+    _run_stage("train", config, overrides, to=to, fresh=fresh, shards=shards, profile=profile)
 
 
 @command()
@@ -361,8 +322,7 @@ def export(
     fresh: Fresh = False,
 ) -> None:
     """Export the best checkpoint for serving; prove its parity."""
-    inputs = {"shards": shards, "checkpoint": checkpoint}
-    _print_place(_run_stage("export", load(config, overrides), to, fresh, **inputs).uri)
+    _run_stage("export", config, overrides, to=to, fresh=fresh, shards=shards, checkpoint=checkpoint)
 
 
 @command()
@@ -405,7 +365,7 @@ def promote(run: Run, why: Annotated[str, _opt("Reason, recorded in production.j
 def runs(
     root: Annotated[
         str,
-        _arg("Folder that holds lines, or one line (path or gs://).", metavar="[ROOT]", autocompletion=complete_run),
+        _arg("Folder that holds lines, or one line (path or gs://).", metavar="[ROOT]"),
     ] = "runs",
     filters: Annotated[
         list[str] | None, _arg("Runs that meet all: state=failed, train.precision=bf16.", metavar="KEY=VALUE")
@@ -435,9 +395,7 @@ def runs(
 @command("inspect")
 def inspect_run(
     run: Run,
-    other: Annotated[
-        str, _arg("A second run: print the differences.", metavar="OTHER", autocompletion=complete_run)
-    ] = "",
+    other: Annotated[str, _arg("A second run: print the differences.", metavar="OTHER")] = "",
     form: Answer = "table",
 ) -> None:
     """Print stages, data, training, cost and proof of a run, or what differs between two."""
@@ -475,7 +433,6 @@ def tensorboard(
         _arg(
             "Up to eight folders of runs or trainings, or of lines for their newest; below ./runs as for inspect.",
             metavar="RUN",
-            autocompletion=complete_run,
         ),
     ],
     host: Annotated[str, _opt("Where to listen; there is no password.", metavar="ADDRESS")] = "127.0.0.1",
@@ -495,6 +452,7 @@ def clean(
     yes: Yes = False,
 ) -> None:
     """Delete outputs that no kept run uses, after confirmation."""
+    from contracts.errors import ConfigError
     from contracts.storage import normalise
     from pipelines.clean import delete, find_leftovers
 
@@ -503,7 +461,13 @@ def clean(
     for leftover in leftovers:
         print(f"  {leftover.name}  {leftover.num_bytes} bytes")
     print(f"{len(leftovers)} folders, {sum(leftover.num_bytes for leftover in leftovers)} bytes", flush=True)
-    if leftovers and not dry_run and confirm("delete them", yes=yes):
+    if leftovers and not dry_run and not yes and not sys.stdin.isatty():
+        raise ConfigError(
+            "nothing was changed: there is no terminal to ask on",
+            allowed="a terminal, or --yes",
+            todo="read the list above, then run it again with --yes",
+        )
+    if leftovers and not dry_run and (yes or typer.confirm("delete them?")):
         in_use = delete(uri, leftovers, keep_last)
         for leftover in in_use:
             print_status(f"{leftover.name} was not deleted: it is in use by now")
@@ -580,10 +544,14 @@ def compile_config(
     resolved = load(config, overrides)
     path = to or Path(f"{resolved.run.name}.pipeline.yaml")
     if place == "kubeflow":
+        from pipelines.images import find_images
         from pipelines.kubeflow import compile_kubeflow
 
         require_target(path, (".yaml", ".yml"))
-        write_file(compile_kubeflow(_with_images(resolved)), path)
+        filled, missing = find_images(resolved)
+        for text in missing:
+            print_status(f"not built yet: {text}; run `shardline images build` before this is used")
+        write_file(compile_kubeflow(filled), path)
         print(path)
         return
     require_target(path)
@@ -670,13 +638,11 @@ def submit(
 
 
 @command()
-def status(
-    run: CloudRun, config: ConfigOption = None, project: Project = "", region: Region = "", form: Answer = "table"
-) -> None:
+def status(run: CloudRun, config: ConfigOption = None, form: Answer = "table") -> None:
     """Show tasks and jobs of a submitted run, and why it failed."""
     from pipelines.runs import read_status, status_lines
 
-    *earlier, newest = map(read_status, _find_runs(run, config, project, region))
+    *earlier, newest = map(read_status, _find_runs(run, config))
     if form == "json":
         print_json({**newest, "earlier": earlier})
     else:
@@ -688,31 +654,26 @@ def status(
 def logs(
     run: CloudRun,
     config: ConfigOption = None,
-    project: Project = "",
-    region: Region = "",
     task: Annotated[str, _opt("Only this task, e.g. train.", metavar="NAME")] = "",
     machine: Annotated[str, _opt("Only this machine, e.g. workerpool1-0.", metavar="NAME")] = "",
     follow: Annotated[bool, _opt("Go on until the run has ended.", "-f", "--follow")] = False,
-    tail: Annotated[int | None, _opt("Only the last N lines.", metavar="N", min=1)] = None,
-    since: Annotated[str, _opt("Only from then on: 90s, 10m, 2h, 1d ago, ISO 8601.", metavar="TIME")] = "",
 ) -> None:
     """Print the logs of a submitted run's tasks and jobs."""
-    from pipelines.logs import parse_since, read_logs
+    from pipelines.logs import read_logs
 
-    moment = parse_since(since) if since else None
-    for job in _find_runs(run, config, project, region):
+    for job in _find_runs(run, config):
         print_status(f"run {job.name} in {job.location}")
-        for line in read_logs(job, task=task, machine=machine, follow=follow, tail=tail, since=moment):
+        for line in read_logs(job, task=task, machine=machine, follow=follow):
             print(line, flush=True)
 
 
 @command()
-def cancel(run: CloudRun, config: ConfigOption = None, project: Project = "", region: Region = "") -> None:
+def cancel(run: CloudRun, config: ConfigOption = None) -> None:
     """Cancel a submitted run and its jobs; wait for their end."""
     from pipelines.follow import cancel as cancel_run
     from pipelines.submit import state_of
 
-    for job in _find_runs(run, config, project, region):
+    for job in _find_runs(run, config):
         jobs = cancel_run(job, print_status)
         print(f"run {job.name} in {job.location}: {state_of(job)}; none of its {len(jobs)} jobs runs any more")
 
@@ -768,14 +729,13 @@ def delete_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id
 def build_images(
     config: ConfigPath,
     overrides: Overrides = None,
-    region: Annotated[str, _opt("Region of the build [cloud.region].", metavar="REGION")] = "",
     tensorrt: Annotated[str, _opt("Version of TensorRT, or none [the newest Triton's].", metavar="VERSION")] = "",
     cuda: Annotated[Literal["cu126", "cu130"] | None, _opt("CUDA of torch [as the GPUs need].")] = None,
 ) -> None:
     """Build both images by Cloud Build, and record the digests that a submission pins."""
     from pipelines import images
 
-    record = images.build_images(load(config, overrides), print_status, region=region, cuda=cuda, tensorrt=tensorrt)
+    record = images.build_images(load(config, overrides), print_status, cuda=cuda, tensorrt=tensorrt)
     print(f"cpu: {record.cpu}\ngpu: {record.gpu}")
 
 
@@ -788,14 +748,19 @@ def rehearse(
     preempt: Annotated[int, _opt("Number of preemptions.", metavar="N", min=0, max=100)] = 0,
     faults: Annotated[Path | None, _opt("JSON list of bucket faults (rehearsal/gcs).", metavar="RULES")] = None,
     stockout: Annotated[list[str] | None, _opt("Region without machines.", metavar="REGION")] = None,
-    storage_faults: Annotated[float, _opt("Share of requests to buckets that fail (503).", metavar="RATE")] = 0.0,
+    # At 0.5, all six attempts of a client fail once in 64 requests; more would exhaust the clients' retries.
+    storage_faults: Annotated[
+        float, _opt("Share of requests to buckets that fail (503).", metavar="RATE", min=0, max=0.5)
+    ] = 0.0,
     schedule_days: Annotated[float, _opt("Create the schedule; let N days pass.", metavar="N", min=0)] = 0.0,
     time_scale: Annotated[float, _opt("Seconds per simulated second.", metavar="X", min=0.001, max=100)] = 0.1,
     seed: Annotated[int | None, _opt("Random seed of preemptions and storage faults [0].")] = None,
     processes: Annotated[int | None, _opt("Training processes per machine [as many as fit].", min=1)] = None,
     samples: Annotated[int | None, _opt("Most files of the source to copy [all].", metavar="N", min=1)] = None,
     serve: Annotated[bool, _opt("Only start the cloud, print its variables, serve.", "--serve")] = False,
-    clock_rate: Annotated[float, _opt("With --serve: the cloud's seconds per second.", metavar="X")] = 1.0,
+    clock_rate: Annotated[
+        float, _opt("With --serve: the cloud's seconds per second.", metavar="X", min=0.001, max=604800)
+    ] = 1.0,
     keep: Annotated[Path | None, _opt("Keep buckets, machines and logs there.", metavar="FOLDER")] = None,
     form: Answer = "table",
 ) -> None:
@@ -906,7 +871,6 @@ def adopt_data(
     uri: ShardsFolder,
     split: Annotated[list[str] | None, _opt("Files of a split [train*, val*, test*].", metavar="NAME=PATTERN")] = None,
     classes: Annotated[Path | None, _opt("Names of the classes, one per line.", metavar="FILE")] = None,
-    decode: Annotated[bool, _opt("Decode every image, not only its header.", "--decode")] = False,
 ) -> None:
     """Write indices and a manifest for WebDataset or TFRecord shards made elsewhere."""
     from contracts.storage import normalise
@@ -917,7 +881,6 @@ def adopt_data(
         normalise(uri),
         patterns=parse_patterns(split or []),
         class_names=read_classes(classes) if classes else None,
-        verify="decode" if decode else "header",
         progress=_count_files("adopt"),
     )
     print("\n".join(describe(manifest)))
@@ -959,20 +922,12 @@ def _with_path(config: Path | None, text: str) -> str:
     return text if config is None else _CONFIG.sub(lambda _: shlex.quote(str(config)), text)
 
 
-def _with_images(config: RunConfig) -> RunConfig:
-    """Return a configuration with both images; a message names each that has to be built."""
-    from pipelines.images import find_images
-
-    filled, missing = find_images(config)
-    for text in missing:
-        print_status(f"not built yet: {text}; run `shardline images build` before this is used")
-    return filled
-
-
-def _run_stage(stage: str, config: RunConfig, to: str | None, fresh: bool, **inputs: str | None) -> StageOutput:
+def _run_stage(stage: str, config: Path, overrides: list[str] | None, **options: Any) -> None:
+    """Run one stage, and print its folder."""
     from pipelines.local import run_stage_alone
 
-    return run_stage_alone(stage, config, to=to, input_uris=inputs, fresh=fresh)
+    uri, _ = run_stage_alone(stage, load(config, overrides), **options)
+    _print_place(uri)
 
 
 def _run_folder(run: str) -> str:
@@ -992,10 +947,10 @@ def _print_place(uri: str) -> None:
     print(storage.display(uri), flush=True)
 
 
-def _find_runs(run: str, config: Path | None, project: str, region: str) -> list[PipelineJob]:
+def _find_runs(run: str, config: Path | None) -> list[PipelineJob]:
     from pipelines.runs import find_runs
 
-    return find_runs(run, config=load(config) if config else None, project=project, region=region)
+    return find_runs(run, config=load(config) if config else None)
 
 
 def _change_schedule(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pipelines.plan import Plan
 
 MAX_PARAMETER = 10_000
+_FLEX_START_PENDING_S = 86400.0
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,8 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
 
     Args:
         config: The resolved configuration, with absolute paths and both images (pipelines/images.py).
-        plan: Its plan (pipelines/plan.py).
-
-    Raises:
-        ConfigError: The plan's first problem.
+        plan: Its plan (pipelines/plan.py), without problems.
     """
-    plan.require()
     line = storage.join(storage.normalise(config.run.root), config.run.name)
     code = pin_code(config, line)
     config = code.config
@@ -63,11 +60,14 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
         "project": config.cloud.project,
         "region": config.cloud.region,
         "strategy": config.resources.strategy,
-        "max_wait": f"{config.resources.max_wait_s}s",
+        "max_wait": f"{config.resources.max_pending_s or _FLEX_START_PENDING_S:.0f}s",
         "timeout": f"{int(config.resources.timeout_hours * 3600)}s",
         # resources.max_cost_usd limits training only.
         "train_timeout": f"{plan.cost.timeout_s}s",
-        **stage_parameters(_as_it_runs(config, plan.cost.price_usd_per_h)),
+        # On Vertex AI, sharding runs on Dataflow.
+        **stage_parameters(
+            config.with_keys(resources={"beam_runner": "dataflow", "price_usd_per_h": plan.cost.price_usd_per_h})
+        ),
     }
     return CompiledLine(_compile(config, parameters), parameters, code.documents())
 
@@ -147,12 +147,6 @@ def _refused(path: Path, reason: str | None, endings: Sequence[str] = (".yaml", 
         allowed=f"a file ending in {names}, new or written by this command, in a folder that you may write",
         todo="choose another --to",
     )
-
-
-def _as_it_runs(config: RunConfig, price_usd_per_h: float | None) -> RunConfig:
-    """Return the configuration for stages on Vertex AI: sharding on Dataflow, with the known price."""
-    resources = {"beam_runner": "dataflow", "price_usd_per_h": price_usd_per_h}
-    return config.model_copy(update={"resources": config.resources.model_copy(update=resources)})
 
 
 def _compile(config: RunConfig, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 POLL_S = 5.0
 _PATIENT_S = 600.0
+# resources.max_pending_s where it is unset.
+_PENDING_S = 3600.0
 # Vertex AI sets the error of a job about a minute after its end:
 # https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service
 _ERROR_LIMIT_S = 90.0
@@ -120,7 +122,8 @@ def submit_and_wait(ready: Ready, run_id: str, notify: Notify, announce: Notify,
         # An earlier call of this command was interrupted while it cancelled the run in this region.
         was_given_up = state_of(job) == "cancelled" and any(child.started_at is None for child in find_jobs(job))
         # FLEX_START waits by design, and after the last region there is none to try.
-        limit_s = resources.max_pending_s if remaining and resources.strategy != "FLEX_START" else None
+        waits = remaining and resources.strategy != "FLEX_START"
+        limit_s = (resources.max_pending_s or _PENDING_S) if waits else None
         waiting = follow(job, notify, limit_s=limit_s, poll_s=poll_s)
         if waiting is not None:
             notify(f"{waiting.kind} {waiting.id} got no machines in {region} in time; cancelling the run there")

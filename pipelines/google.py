@@ -10,7 +10,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ConfigError, ShardlineError, TryAgain
@@ -148,8 +148,7 @@ def _fill_names(template: Cause, text: str) -> Cause:
     }
     if re.search("permission to act as", text, re.IGNORECASE):
         names |= {"account": "the account that submits", "permission": "iam.serviceAccounts.actAs"}
-    cause, todo = (part.format_map(names) for part in (template.cause, template.todo))
-    return Cause(template.kind, template.wording, cause, todo, template.exit_code)
+    return replace(template, cause=template.cause.format_map(names), todo=template.todo.format_map(names))
 
 
 def find_quota_metrics(text: str) -> list[str]:

@@ -101,8 +101,7 @@ def find_images(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
         if lack:
             images[role] = f"{_NOT_BUILT}/{role}@sha256:{hashlib.sha256(role.encode()).hexdigest()}"
             missing.append(f"cloud.images.{role} is not set, and {lack}")
-    section = config.cloud.images.model_copy(update=images)
-    return config.model_copy(update={"cloud": config.cloud.model_copy(update={"images": section})}), tuple(missing)
+    return config.with_keys(cloud={"images": config.cloud.images.model_copy(update=images)}), tuple(missing)
 
 
 def require_images(config: RunConfig) -> RunConfig:
@@ -127,7 +126,7 @@ def find_stale(config: RunConfig) -> str:
 
 
 def build_images(
-    config: RunConfig, notify: Callable[[str], None], *, region: str = "", cuda: Cuda | None = None, tensorrt: str = ""
+    config: RunConfig, notify: Callable[[str], None], *, cuda: Cuda | None = None, tensorrt: str = ""
 ) -> ImageRecord:
     """Build and push both images by Cloud Build, and write the record of their digests.
 
@@ -136,7 +135,6 @@ def build_images(
     Args:
         config: The resolved configuration.
         notify: Receives progress messages.
-        region: Region of the build; empty: cloud.region.
         cuda: CUDA of torch; None: what the GPUs of the configuration need.
         tensorrt: Version of TensorRT, or `none`; empty: that of the newest known Triton, where the machine that exports
             has a GPU.
@@ -181,7 +179,7 @@ def build_images(
     }
     if images.build_account:
         body["serviceAccount"] = f"projects/{project}/serviceAccounts/{images.build_account}"
-    digests = _build(call, f"projects/{project}/locations/{region or config.cloud.region}", body, notify)
+    digests = _build(call, f"projects/{project}/locations/{config.cloud.region}", body, notify)
     built = {role: f"{images.repository}/{role}@{digests[f'{images.repository}/{role}:{key[:12]}']}" for role in ROLES}
     record = ImageRecord.model_validate({**built, **contents})
     storage.replace(storage.normalise(record_path(config)), (record.model_dump_json(indent=1) + "\n").encode())
@@ -246,7 +244,7 @@ def _build(call: _Call, parent: str, body: dict[str, Any], notify: Callable[[str
     except ConfigError as error:
         if "cannot run builds in this region" not in error.given:
             raise
-        todo = "give --region, e.g. us-central1 or europe-west1: https://docs.cloud.google.com/build/docs/locations"
+        todo = "give cloud.region=us-central1 or europe-west1: https://docs.cloud.google.com/build/docs/locations"
         raise ConfigError(error.given, allowed="a region in which the project may build", todo=todo) from None
     log, reported_steps = build.get("logUrl", build["name"]), ""
     notify(f"Cloud Build: {log}")

@@ -18,7 +18,7 @@ from typing import Any
 from kfp import compiler, dsl
 
 from components.container import container, with_image
-from components.entry import INPUTS, OUTPUTS
+from components.task import INPUTS, OUTPUTS
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from pipelines.compile import stage_parameters

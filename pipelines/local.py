@@ -17,21 +17,25 @@ killed, the stage ends too, and the same command resumes the run.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 
 from components.gate import PRODUCTION_NAME, Decision, require_comparable
-from components.launch import attempt_folder, last_line, stage_command, stage_environment
+from components.launch import (
+    OPTIONAL_INPUTS,
+    STAGE_INPUTS,
+    attempt_folder,
+    last_line,
+    stage_command,
+    stage_environment,
+)
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGE_KEYS, STAGES, RunConfig
@@ -44,11 +48,12 @@ from contracts.errors import (
     ConfigError,
     DataError,
     ErrorDocument,
+    ForwardedError,
     Preempted,
     ShardlineError,
     StorageError,
 )
-from contracts.events import LOG_NAME, EventLog
+from contracts.events import LOG_NAME, EventLog, print_error
 from contracts.output import Lock, check_apart, mark_folder, require_room
 from contracts.own_code import pin_code, publish_code
 from contracts.previous import RUN_NAME, describe_previous
@@ -67,24 +72,6 @@ _GRACE_S = 3.0
 _SAVING_STAGE = "train"
 _SAVING_SLACK_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Without a profile, training splits the batch by a default.
-_OPTIONAL = ("profile",)
-INPUTS: dict[str, dict[str, str]] = {
-    "shard": {},
-    "profile": {"shards": "shard"},
-    "train": {"shards": "shard", "profile": "profile"},
-    "export": {"shards": "shard", "checkpoint": "train"},
-}
-"""The inputs of each stage, and the stage that makes each of them."""
-
-
-class StageFailed(ShardlineError):
-    """A stage's command failed; `document` is the stage's own error."""
-
-    def __init__(self, document: ErrorDocument) -> None:
-        super().__init__(document.message)
-        self.document = document
-        self.exit_code = document.exit_code  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
@@ -95,18 +82,6 @@ class LineRun:
     """URI of the line's folder."""
     record: RunRecord
     error: ErrorDocument | None
-
-
-@dataclass(frozen=True)
-class StageOutput:
-    """The output of one stage."""
-
-    uri: str
-    """Folder of the finished document."""
-    reused: bool
-    """The output existed already; the stage did nothing."""
-    attempt: str
-    """URI of the folder of this attempt's events and log."""
 
 
 def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
@@ -127,7 +102,7 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
     code = pin_code(config, line)
     if fresh or not _has_succeeded(code.config, line):
         # Checks the user's folder, since the archive is not published yet.
-        check_local(config, print_status)
+        check_local(config, print_error)
     config = code.config
     with _writable(f"run.root = {config.run.root!r}: ", line):
         require_room(line)
@@ -135,20 +110,19 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
         lock = Lock(run_uri(line, run_id))
         _open_run(config, line, run_id, started_at_s)
         publish_code(code)
-    threading.Thread(target=_import_closing, daemon=True).start()
     traces = {stage: StageTrace(stage, attempt_folder(storage.join(line, stage), run_id)) for stage in STAGES}
     uris: dict[str, str] = {}
     error, decision = None, None
     with _caught_signals() as received, make_view(STAGES) as view:
         for stage, trace in traces.items():
             options = {"line": line, "run": run_id, "attempt": run_id}
-            options |= {name: uris[maker] for name, maker in INPUTS[stage].items()}
+            options |= {name: uris[maker] for name, maker in STAGE_INPUTS[stage].items()}
             try:
                 command = stage_command(stage, config, options, flags=["fresh"] if fresh else [])
                 uris[stage] = _run_command(command, trace, received, view, config.resources.stop_budget_s)
                 if received and stage != STAGES[-1]:
-                    raise StageFailed(ErrorDocument.interrupted(signal.Signals(received[0])))
-            except StageFailed as failure:
+                    raise ForwardedError(ErrorDocument.interrupted(signal.Signals(received[0])))
+            except ForwardedError as failure:
                 error = failure.document.model_copy(update={"message": f"stage {stage}: {failure}"})
                 break
         else:
@@ -163,19 +137,19 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
 
 
 def run_stage_alone(
-    stage: str, config: RunConfig, *, to: str | None, input_uris: Mapping[str, str | None], fresh: bool
-) -> StageOutput:
-    """Run one stage on the outputs of earlier stages.
+    stage: str, config: RunConfig, *, to: str | None, fresh: bool, **input_uris: str | None
+) -> tuple[str, bool]:
+    """Run one stage on the outputs of earlier stages; return the URI of its output, and whether that existed already.
 
     Args:
         stage: Its name.
         config: The resolved configuration, with absolute paths.
         to: Path or URI of the folder to write; None: the line's own folder.
-        input_uris: Paths or URIs of inputs, by name; None: the line's own.
         fresh: Delete the stage's own output for this configuration first.
+        **input_uris: Paths or URIs of inputs, by name; None: the line's own.
 
     Raises:
-        StageFailed: It failed, or an earlier stage has not run.
+        ForwardedError: It failed, or an earlier stage has not run.
         UserError: A path or URI cannot be used, or a cost cap has no price.
     """
     if stage == "train":
@@ -183,7 +157,7 @@ def run_stage_alone(
     if "code" in STAGE_KEYS[stage]:
         # For its errors and warnings only: the stage repeats it and copies the code.
         for warning in pin_code(config, line_uri(config)).warnings:
-            print_status(f"{stage}: warning: {warning}")
+            print_error(f"{stage}: warning: {warning}")
     inputs = locate_inputs(stage, config, input_uris)
     place = {"output": storage.normalise(to)} if to is not None else {"root": stage_root(config, stage)}
     root = place["root"] if to is None else place["output"].rpartition("/")[0]
@@ -203,8 +177,8 @@ def run_stage_alone(
         uri = _run_command(command, trace, received, view, config.resources.stop_budget_s)
     # The shard stage prints its own warnings.
     for warning in read_warnings(inputs["shards"]) if stage != "shard" else []:
-        print_status(f"{stage}: warning: {warning}")
-    return StageOutput(uri, trace.reused, storage.normalise(trace.folder))
+        print_error(f"{stage}: warning: {warning}")
+    return uri, trace.reused
 
 
 def locate_inputs(stage: str, config: RunConfig, input_uris: Mapping[str, str | None]) -> dict[str, str]:
@@ -214,22 +188,22 @@ def locate_inputs(stage: str, config: RunConfig, input_uris: Mapping[str, str | 
     (`--locate`), since only the stage can compute its fingerprint.
 
     Raises:
-        StageFailed: An earlier stage has not run; the error says which.
+        ForwardedError: An earlier stage has not run; the error says which.
     """
     inputs: dict[str, str] = {}
-    for name, maker in INPUTS[stage].items():
+    for name, maker in STAGE_INPUTS[stage].items():
         if (value := input_uris.get(name)) is not None:
             inputs[name] = storage.normalise(value)
             continue
         # Shards, which the others are made from, come first.
-        options = {need: inputs[need] for need in INPUTS[maker] if need in inputs}
+        options = {need: inputs[need] for need in STAGE_INPUTS[maker] if need in inputs}
         command = stage_command(maker, config, {"root": stage_root(config, maker), **options}, flags=["locate"])
         try:
             inputs[name] = last_line(_query_stage(maker, command))
-        except StageFailed as failure:
-            if name not in _OPTIONAL or failure.exit_code != EXIT_USER_ERROR:
+        except ForwardedError as failure:
+            if name not in OPTIONAL_INPUTS or failure.exit_code != EXIT_USER_ERROR:
                 raise
-            print_status(f"{stage}: continues without a {name}: {str(failure).splitlines()[0]}")
+            print_error(f"{stage}: continues without a {name}: {str(failure).splitlines()[0]}")
     return inputs
 
 
@@ -237,15 +211,10 @@ def describe_shards(config: RunConfig) -> str:
     """Return a description of the shards that the shard stage would write.
 
     Raises:
-        StageFailed: The source cannot be used.
+        ForwardedError: The source cannot be used.
     """
     command = stage_command("shard", config, {"root": stage_root(config, "shard")}, flags=["dry-run"])
     return _query_stage("shard", command).decode().rstrip()
-
-
-def print_status(text: str) -> None:
-    """Print a line to stderr and flush."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def _require_source(config: RunConfig) -> None:
@@ -274,7 +243,7 @@ def _decide(config: RunConfig, line: str, run_id: str, uris: Mapping[str, str], 
     from pipelines.promote import decide_here
 
     def run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
-        print_status("gate: compares the export with the one in production")
+        print_error("gate: compares the export with the one in production")
         # Files, not pipes: nothing reads while the process runs.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             environment = stage_environment()
@@ -286,7 +255,7 @@ def _decide(config: RunConfig, line: str, run_id: str, uris: Mapping[str, str], 
             if process.poll() is None:
                 _end_group(process)
             if received:
-                raise StageFailed(ErrorDocument.interrupted(signal.Signals(received[0])))
+                raise ForwardedError(ErrorDocument.interrupted(signal.Signals(received[0])))
             out.seek(0)
             err.seek(0)
             return subprocess.CompletedProcess(command, process.returncode, out.read(), err.read())
@@ -294,7 +263,7 @@ def _decide(config: RunConfig, line: str, run_id: str, uris: Mapping[str, str], 
     decision = decide_here(config, line, run_id, export=uris["export"], shards=uris["shard"], run=run)
     if decision["verdict"] in ("kept out", "not compared"):
         reason = decision["reason"].replace("promote RUN", f"promote {storage.display(run_uri(line, run_id))}")
-        print_status(f"gate: {decision['verdict']}, {storage.display(line)}/{PRODUCTION_NAME} is unchanged: {reason}")
+        print_error(f"gate: {decision['verdict']}, {storage.display(line)}/{PRODUCTION_NAME} is unchanged: {reason}")
     return decision
 
 
@@ -312,12 +281,6 @@ def _open_run(config: RunConfig, line: str, run_id: str, started_at_s: float) ->
     start |= {"config": config.model_dump(mode="json"), **describe_previous(config, line)}
     content = json.dumps(start, sort_keys=True, indent=1) + "\n"
     storage.publish(storage.join(run_uri(line, run_id), RUN_START_NAME), content.encode())
-
-
-def _import_closing() -> None:
-    """Import the modules for the end of a run in the background; saves 0.25 s."""
-    for name in ("inspection.read", "inspection.record", "inspection.terminal"):
-        importlib.import_module(name)
 
 
 def _close_run(
@@ -379,7 +342,7 @@ def _run_command(
         stop_budget_s: Seconds within which a training saves after SIGTERM.
 
     Raises:
-        StageFailed: It failed, or a signal to this process ended it.
+        ForwardedError: It failed, or a signal to this process ended it.
     """
     events = EventLog(trace.folder, stage=trace.name, attempt=trace.folder.name)
     launched_at = time.time()
@@ -409,17 +372,17 @@ def _run_command(
     # The event is lost where the disk is full.
     trace.exit_code = exit_code
     if received and not trace.finished:
-        raise StageFailed(ErrorDocument.interrupted(signal.Signals(received[0])))
+        raise ForwardedError(ErrorDocument.interrupted(signal.Signals(received[0])))
     if (error := trace.find_error()) is not None:
         # A signal sent directly to the stage also means that the user stopped it.
         trace.interrupted = trace.interrupted or error.kind in (INTERRUPTED, Preempted.__name__)
-        raise StageFailed(error)
+        raise ForwardedError(error)
     if trace.uri is None:
         message = (
             f"the stage ended with exit code {exit_code}, without events in {trace.folder}\n"
             "  to do: see whether that disk is full, and run the same command again"
         )
-        raise StageFailed(ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message))
+        raise ForwardedError(ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message))
     return trace.uri
 
 
@@ -470,7 +433,7 @@ def _query_stage(stage: str, command: list[str]) -> bytes:
     """Run a stage's query command (--locate, --dry-run) and return its output.
 
     Raises:
-        StageFailed: It ended with an error.
+        ForwardedError: It ended with an error.
     """
     answer = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, env=stage_environment(), check=False
@@ -483,4 +446,4 @@ def _query_stage(stage: str, command: list[str]) -> bytes:
         output.rpartition(f"{stage}: error: ")[2] or f"the command of stage {stage} ended with {answer.returncode}"
     )
     code = max(answer.returncode, 0) or EXIT_FAULT
-    raise StageFailed(ErrorDocument(kind="Answer", exit_code=code, message=message))
+    raise ForwardedError(ErrorDocument(kind="Answer", exit_code=code, message=message))

@@ -54,7 +54,7 @@ class LocalData:
 
     def apply_to(self, config: RunConfig) -> RunConfig:
         """Return the configuration with the source in the bucket."""
-        return config.model_copy(update={"sharding": config.sharding.model_copy(update={"source": self.source})})
+        return config.with_keys(sharding={"source": self.source})
 
 
 def find_local_data(config: RunConfig, notify: Callable[[str], None]) -> LocalData | None:

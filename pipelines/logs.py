@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,29 +16,8 @@ from pipelines.submit import state_of
 if TYPE_CHECKING:
     from google.cloud.aiplatform import PipelineJob
 
-_AGE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])", re.ASCII)
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 # Entries arrive in Cloud Logging late and out of order.
 _LATE_S = 60.0
-
-
-def parse_since(text: str) -> datetime:
-    """Parse --since: an age (90s, 10m, 2h, 1d) or ISO 8601, UTC by default.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    if (age := _AGE.fullmatch(text.strip())) is not None:
-        return datetime.now(UTC) - timedelta(**{_UNITS[age["unit"]]: float(age["number"])})
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ConfigError(
-            f"--since {text}",
-            allowed="an age: 90s, 10m, 2h, 1d; or a moment: 2026-12-01T06:00:00Z",
-            todo="write for example 10m",
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def read_logs(
@@ -49,8 +26,6 @@ def read_logs(
     task: str = "",
     machine: str = "",
     follow: bool = False,
-    tail: int | None = None,
-    since: datetime | None = None,
     poll_s: float = POLL_S,
 ) -> Iterator[str]:
     """Yield the lines that a run printed: time, severity, task/machine and text.
@@ -60,16 +35,13 @@ def read_logs(
         task: Only this task, e.g. train.
         machine: Only this machine of a CustomJob, e.g. workerpool1-0.
         follow: Whether to continue until the run has ended.
-        tail: Number of existing entries to yield, the newest; None: all.
-        since: Time of the oldest entry; None: all.
         poll_s: Polling interval in seconds.
 
     Raises:
         ConfigError: The run has no such task.
         TryAgain: No answer.
     """
-    created = job.gca_resource.create_time
-    since = max(since, created) if since else created
+    since = job.gca_resource.create_time
     seen_ids: set[str] = set()
     is_last_read = not follow
     while True:
@@ -77,14 +49,12 @@ def read_logs(
         ended = state_of(job) in ENDED
         sources = _find_sources(job, task)
         newest = since
-        for entry in _read(job, _make_filter(sources, since, machine), tail) if sources else ():
+        for entry in _read(job, _make_filter(sources, since, machine)) if sources else ():
             newest = max(newest, entry.timestamp)
             if entry.insert_id not in seen_ids:
                 seen_ids.add(entry.insert_id)
                 yield _format_entry(entry, sources)
-        # After --tail, only newer entries follow.
-        since = newest if tail is not None else max(since, newest - timedelta(seconds=_LATE_S))
-        tail = None
+        since = max(since, newest - timedelta(seconds=_LATE_S))
         if is_last_read:
             return
         # The last lines, often the error, arrive after the end.
@@ -123,15 +93,13 @@ def _make_filter(sources: dict[tuple[str, str], str], since: datetime, machine: 
     return f'({" OR ".join(parts)}){chosen} AND timestamp>="{since.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"'
 
 
-def _read(job: PipelineJob, query: str, tail: int | None) -> Iterator[Any]:
-    """Yield entries, the oldest first; only the `tail` newest if set."""
+def _read(job: PipelineJob, query: str) -> Iterator[Any]:
+    """Yield entries, the oldest first."""
     from google.cloud import logging
 
     with explained("Cloud Logging"):
         client = logging.Client(project=job.project)
-        order = logging.ASCENDING if tail is None else logging.DESCENDING
-        entries = client.list_entries(filter_=query, order_by=order, page_size=1000)
-        yield from entries if tail is None else reversed(list(itertools.islice(entries, tail)))
+        yield from client.list_entries(filter_=query, order_by=logging.ASCENDING, page_size=1000)
 
 
 def _format_entry(entry: Any, sources: dict[tuple[str, str], str]) -> str:

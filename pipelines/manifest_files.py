@@ -28,9 +28,7 @@ def find_named_files(manifest: Path, section: ShardingSection) -> list[Path]:
         manifest: The local file.
         section: Its columns; `source` is the URI under which the manifest is served.
     """
-    columns = [field.column for field in section.fields.values() if field.kind in FILE_KINDS]
-    if not section.fields:
-        columns = [section.uri_column]
+    columns = [field.column for field in section.sample_fields.values() if field.kind in FILE_KINDS]
     folder_uri = f"{section.source.rpartition('/')[0]}/"
     names: set[str] = set()
     # Sharding also reports a manifest that cannot be read.

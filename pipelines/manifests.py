@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
-from components.launch import STAGE_MODULES
+from components.launch import OPTIONAL_INPUTS, STAGE_INPUTS, STAGE_MODULES
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.config.load import stage_config
@@ -38,8 +38,6 @@ GRACE_S = 15
 """GKE gives pods of a spot machine 15 of the 30 s of its notice."""
 RETRIES = 6  # of failures that are neither preemptions nor final
 SHARD_CPUS = 4
-INPUTS = {"shard": (), "profile": ("shards",), "train": ("shards",), "export": ("shards", "checkpoint")}
-OPTIONAL_INPUTS = {"train": ("profile",)}
 DISTRIBUTED = ("profile", "train")
 # Number of additional networks for traffic between GPUs of several machines. Not verified.
 _FABRIC_NETWORKS = {"a3-highgpu-8g": 4, "a3-megagpu-8g": 8, "a3-ultragpu-8g": 8, "a4-highgpu-8g": 8}
@@ -124,9 +122,9 @@ class StageJob:
             )
 
     def _check_inputs(self) -> None:
-        allowed_names = (*INPUTS[self.stage], *OPTIONAL_INPUTS.get(self.stage, ()))
-        for name in INPUTS[self.stage]:
-            if not self.inputs.get(name):
+        allowed_names = STAGE_INPUTS[self.stage]
+        for name in allowed_names:
+            if not self.inputs.get(name) and name not in OPTIONAL_INPUTS:
                 raise ConfigError(
                     f"--stage {self.stage} without --{name}",
                     allowed=f"--{name} URI",
@@ -299,8 +297,7 @@ class StageJob:
         if not runs:
             return container
         # Pods of an Indexed Job cannot read their number from the environment.
-        resources = self.config.resources.model_copy(update={"nodes": self.nodes})
-        config = self.config.model_copy(update={"resources": resources})
+        config = self.config.with_keys(resources={"nodes": self.nodes})
         uid = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}}
         env = {**(config.resources.env if self.stage in DISTRIBUTED else {}), **variables, "PYTHONSAFEPATH": "1"}
         if self.machine is not None and self.machine.gpus:

@@ -122,8 +122,8 @@ def make_plan(
             f"{cost.timeout_s} s; it is unknown whether training finishes by then"
         )
     if created and (complete or not problems):
-        sharding = config.sharding.model_copy(update={"source": local_source or config.sharding.source})
-        findings = check_planned(config.model_copy(update={"sharding": sharding}), online=online)
+        looked_at = config.with_keys(sharding={"source": local_source or config.sharding.source})
+        findings = check_planned(looked_at, online=online)
         problems += findings.problems
         warnings += findings.warnings
     return Plan(created, tuple(problems), tuple(warnings), cost, uploads, unbuilt)

@@ -6,6 +6,7 @@ The commands are trainer/predict/command.py and trainer/export/verify.py.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,12 +16,14 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest
 from contracts.config import RunConfig
 from contracts.config.load import parse_config, stage_config
-from contracts.errors import ConfigError
-from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
+from contracts.errors import ConfigError, DataError
 from contracts.result import RUN_START_NAME, run_uri
-from pipelines.place import find_run
+from inspection.find import find_place
+from inspection.stages import find_output, list_attempts
 
 _STAGE = "export"
+# Of an attempt's name, RUN.TIME (contracts.stage.new_attempt_id); the id of a run may have dots.
+_ATTEMPT_TIME = re.compile(r"\.\d{8}-\d{6}-\d{4}$")
 
 
 def run_predict(model: str, samples: Sequence[str], *, top: int | None, output: str, lines: str | None) -> int:
@@ -87,19 +90,29 @@ def _find_export_and_run(model: str) -> tuple[str, str | None]:
     uri = storage.normalise(model)
     if storage.exists(storage.join(uri, MANIFEST_NAME)):
         return uri, None
-    try:
-        line, run_id = find_run(model, stage=_STAGE)
-    except ConfigError:
-        raise ConfigError(
-            f"{model} has no {MANIFEST_NAME}, so it is not a finished export, and it is not a run",
-            allowed="the folder of a finished export or of a run (path or URI), or the id of a run below ./runs",
-            todo="name a folder that `shardline export` or `shardline run` has printed",
-        ) from None
+    line, run_id = uri, None
+    # The folder of a line that has exported needs no run.
+    if storage.exists(storage.join(uri, RUN_START_NAME)) or not storage.exists(storage.join(uri, _STAGE)):
+        try:
+            place = find_place(model)
+        except ConfigError:
+            raise ConfigError(
+                f"{model} has no {MANIFEST_NAME}, so it is not a finished export, and it is not a run",
+                allowed="the folder of a finished export or of a run (path or URI), or the id of a run below ./runs",
+                todo="name a folder that `shardline export` or `shardline run` has printed",
+            ) from None
+        line, run_id = place.line, place.run_id
     root = storage.join(line, _STAGE)
-    attempts = storage.join(root, ATTEMPTS_FOLDER)
-    names = [run_id] if run_id is not None else sorted(storage.list_names(attempts), reverse=True)
-    for name in names:
-        if (finished_uri := _read_finished_uri(storage.join(attempts, name, EVENTS_NAME))) is not None:
+    attempts = list_attempts(line, _STAGE)[::-1]
+    for name in dict.fromkeys(_ATTEMPT_TIME.sub("", attempt) for attempt in attempts) if run_id is None else [run_id]:
+        try:
+            finished_uri = find_output(line, name, _STAGE)
+        except DataError:
+            if run_id is not None:
+                raise
+            # The record of one run is damaged: an earlier run may have an export.
+            continue
+        if finished_uri is not None:
             # If the line was moved, its events have the old URI.
             moved = storage.join(root, finished_uri.rpartition("/")[2])
             return moved if storage.exists(storage.join(moved, MANIFEST_NAME)) else finished_uri, run_uri(line, name)
@@ -114,19 +127,3 @@ def _find_export_and_run(model: str) -> tuple[str, str | None]:
         allowed="a run whose stage export is finished, or the folder of an export",
         todo=todo if exports else "run `shardline export CONFIG`, or name another run",
     )
-
-
-def _read_finished_uri(events_uri: str) -> str | None:
-    """Return the output of an attempt from its events, created or reused; None if it did not finish."""
-    try:
-        content = storage.read_bytes(events_uri)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    for line in content.splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # damaged, or the last one: it may be a part
-        if isinstance(event, dict) and event.get("event") in ("finish", "reused") and isinstance(event.get("uri"), str):
-            return str(event["uri"])
-    return None

@@ -105,8 +105,6 @@ def find_warnings(config: RunConfig) -> Iterator[str]:
             f"only `submit --wait` tries {elsewhere} (resources.regions); jobs there read the bucket across regions, "
             "slower, and the traffic is billed"
         )
-    if resources.strategy == "FLEX_START" and resources.max_wait_s == 0:
-        yield "resources.max_wait_s = 0: FLEX_START waits for machines without a limit"
     serving = serving_section(config)
     with suppress(ConfigError):
         if config.register.upload and not config.export.allow_unproven and not find_machine(serving).gpus:

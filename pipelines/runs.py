@@ -91,15 +91,13 @@ class Failure:
     exit_code: int
 
 
-def find_runs(run: str, *, config: RunConfig | None = None, project: str = "", region: str = "") -> list[PipelineJob]:
+def find_runs(run: str, *, config: RunConfig | None = None) -> list[PipelineJob]:
     """Return the PipelineJobs of a run: one per region in which it was tried, in the order of the regions.
 
     Args:
         run: Id or full resource name of a PipelineJob; the folder of a run, or of a line for its last submission;
             LINE:latest with a configuration.
         config: Configuration with project, regions and line.
-        project: Overrides the configuration's project.
-        region: Overrides the configuration's regions.
 
     Raises:
         ConfigError: There is no such run, or project and region cannot be known.
@@ -108,16 +106,14 @@ def find_runs(run: str, *, config: RunConfig | None = None, project: str = "", r
     if not run.startswith("projects/") and ("/" in run or run.endswith(LATEST)):
         run = _job_of(run if config is None or "/" in run else f"{config.run.root}/{run}")
     elif not run.startswith("projects/"):
-        if config is not None:
-            line, project = config.run.name, project or config.cloud.project
-        regions = [region] if region else find_regions(config) if config is not None else []
-        places = [(project, place) for place in regions if place and project]
-        if not places:
+        regions = [region for region in find_regions(config) if region] if config is not None else []
+        if config is None or not config.cloud.project or not regions:
             raise ConfigError(
                 f"{run}: its project and region are not known",
-                allowed="projects/PROJECT/locations/REGION/pipelineJobs/ID, or an id with its project and region",
-                todo="add --config CONFIG, or --project and --region",
+                allowed="projects/PROJECT/locations/REGION/pipelineJobs/ID, or an id with its configuration",
+                todo="add --config CONFIG",
             )
+        line, places = config.run.name, [(config.cloud.project, region) for region in regions]
     jobs = [job for place in places if (job := find_job(run, *place)) is not None]
     jobs = [job for job in jobs if line in ("", job.labels.get(LINE_LABEL))]
     if not jobs:

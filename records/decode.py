@@ -11,18 +11,17 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from typing import NamedTuple
 
 import PIL
 import simplejpeg  # type: ignore[import-untyped]
 from PIL import features
 
 from records.pixels import MAX_PIXELS as MAX_PIXELS
-from records.pixels import PILLOW_ERRORS, check_size, decode_with_pillow, open_image, require_format
 from records.pixels import Colour as Colour
 from records.pixels import Decoded as Decoded
 from records.pixels import Pixels as Pixels
 from records.pixels import UndecodableImage as UndecodableImage
+from records.pixels import check_size, decode_with_pillow, require_format
 from records.pixels import image_format as image_format
 
 # Scales of a JPEG's inverse DCT that are cheaper than the whole (libjpeg-turbo's others, 3/8 to 7/8, have no SIMD).
@@ -43,16 +42,6 @@ _EXTRANEOUS_BYTES = re.compile(r"([0-9]+) extraneous bytes before marker 0xd9")
 # Damaged data is unlikely to end in a run of this many equal bytes.
 _SHORTEST_FILLING = 4
 _JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
-
-
-class Header(NamedTuple):
-    """Format, size and colour mode of an image file, from its first bytes."""
-
-    image_format: str
-    width: int
-    height: int
-    mode: str
-    """Colour mode, in Pillow's terms."""
 
 
 def decode_rgb(content: bytes, *, reduction: int = 1, max_pixels: int | None = MAX_PIXELS) -> Pixels:
@@ -106,26 +95,6 @@ def decode(
     if file_format == "png":
         _check_png_chunks(content)
     return decode_with_pillow(content, background=background, max_pixels=max_pixels)
-
-
-def read_header(content: bytes, *, max_pixels: int | None = MAX_PIXELS) -> Header:
-    """Return format, size and colour mode of an image file without decoding its pixels.
-
-    Raises:
-        UndecodableImage: It is empty, of no known format, its header is damaged, or it is too large.
-    """
-    file_format = require_format(content)
-    try:
-        if file_format == "jpeg":
-            height, width, colorspace = _read_jpeg_header(content)
-            mode = _JPEG_MODES.get(colorspace, "RGB")
-        else:
-            with open_image(content, file_format) as image:
-                (width, height), mode = image.size, image.mode
-        check_size(width, height, max_pixels)
-    except PILLOW_ERRORS as error:
-        raise UndecodableImage(f"damaged {file_format}: {error or type(error).__name__}") from None
-    return Header(file_format, width, height, mode)
 
 
 def library_versions() -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -70,10 +70,8 @@ def unpack_index(content: bytes, entry: ShardEntry) -> Index:
         rows = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     except ValueError as error:
         raise damaged_index(name, f"is no NumPy file: {error}") from None
-    if rows.dtype != ROW:
-        raise damaged_index(name, f"has the type {rows.dtype}, not that of this version")
-    if rows.shape != (entry.samples,):
-        raise damaged_index(name, f"has {len(rows)} samples, the manifest says {entry.samples}")
+    if rows.dtype != ROW or rows.shape != (entry.samples,):
+        raise damaged_index(name, f"has {len(rows)} rows of type {rows.dtype}, not {entry.samples} of this version")
     return np.asarray(rows)
 
 
@@ -161,19 +159,15 @@ def choose_by_class(index: SampleIndex, count: int) -> list[int]:
         count: Samples at most.
     """
     shards = index.manifest.shards
-    places: list[int] = []
-    labels: list[npt.NDArray[np.int32]] = []
+    ranked: list[tuple[int, int, int]] = []
+    samples_of: Counter[int] = Counter()
     for shard in shards.numbers_of("train"):
-        if len(places) >= 8 * count:
+        if len(ranked) >= 8 * count:
             break
-        places += range(shards.first[shard], shards.first[shard] + shards.samples[shard])
-        labels.append(index.rows(shard)["label"])
-    by_label = np.concatenate([np.empty(0, np.int32), *labels])
-    order = np.argsort(by_label, kind="stable")
-    ordered = by_label[order]
-    # Rank within the class: distance from the class's first place.
-    ranks = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    return [places[at] for at in order[np.lexsort((ordered, ranks))][:count].tolist()]
+        for place, label in enumerate(index.rows(shard)["label"].tolist(), start=shards.first[shard]):
+            ranked.append((samples_of[label], label, place))
+            samples_of[label] += 1
+    return [place for _, _, place in sorted(ranked)[:count]]
 
 
 def read_samples(index: SampleIndex, folder_uri: str, places: Iterable[int]) -> Iterator[bytes]:
@@ -218,10 +212,7 @@ def read_payload(shard: int | str, row: Any, *, name: str | None = None) -> byte
     shard_name = f"shard {name or shard}"
     offset, size = int(row["offset"]), int(row["size"])
     try:
-        if isinstance(shard, str):
-            content = storage.read_range(shard, offset, size)
-        else:
-            content = _read_fully(shard, offset, size)
+        content = storage.read_range(shard, offset, size) if isinstance(shard, str) else _pread(shard, offset, size)
     except OSError as error:
         raise _bad_payload(shard_name, row, f"cannot be read ({error.strerror or 'it is not there'})") from None
     except OverflowError:
@@ -251,14 +242,11 @@ def damaged_index(name: str, damage: str) -> DataError:
     return DataError(f"the index {name} {damage}", allowed="the index that the shard stage wrote", todo=_TODO)
 
 
-def _read_fully(descriptor: int, offset: int, size: int) -> bytes:
+def _pread(descriptor: int, offset: int, size: int) -> bytes:
     """Return the bytes [offset, offset + size) of an open file, fewer where it ends before."""
     content = os.pread(descriptor, size, offset)
-    while len(content) < size:
-        # One call returns at most about 2 GiB, and less after a signal.
-        more = os.pread(descriptor, size - len(content), offset + len(content))
-        if not more:
-            break
+    # One call returns at most about 2 GiB, and less on some file systems.
+    while len(content) < size and (more := os.pread(descriptor, size - len(content), offset + len(content))):
         content += more
     return content
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
+from PIL import Image
 
 from contracts.artifacts import ImageStatistics
 from records.decode import Pixels
@@ -15,9 +16,6 @@ from records.decode import Pixels
 MAX_SUMMED_IMAGES = 10_000
 # Expected number of images drawn by hash: five standard deviations (of 100) below the maximum.
 _DRAWN_IMAGES = 9_500
-# Shape of the blocks that are summed at once: a multiple of 3 values, and few enough rows for exact float32 sums.
-_ROW_VALUES = 3 * 256
-_BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -38,27 +36,10 @@ class ChannelSums:
     @classmethod
     def of(cls, pixels: Pixels) -> ChannelSums:
         """Sum values and squares of an image [H, W, 3] uint8, exactly."""
-        flat = pixels.reshape(-1)
-        sums = np.zeros(_ROW_VALUES, np.int64)
-        squares = np.zeros(_ROW_VALUES, np.int64)
-        ones = np.ones(_BLOCK_ROWS, np.float32)
-        buffer = np.empty((_BLOCK_ROWS, _ROW_VALUES), np.float32)
-        for start in range(0, len(flat), _BLOCK_ROWS * _ROW_VALUES):
-            block = flat[start : start + _BLOCK_ROWS * _ROW_VALUES]
-            if remainder := len(block) % _ROW_VALUES:
-                block = np.concatenate([block, np.zeros(_ROW_VALUES - remainder, np.uint8)])
-            # float32 holds these integers exactly (255**2 * 256 < 2**24) and is the fastest way to square bytes.
-            rows = len(block) // _ROW_VALUES
-            values = buffer[:rows]
-            values[:] = block.reshape(-1, _ROW_VALUES)
-            sums += (ones[:rows] @ values).astype(np.int64)
-            np.multiply(values, values, out=values)
-            squares += (ones[:rows] @ values).astype(np.int64)
-        return cls(
-            len(flat) // 3,
-            tuple(sums.reshape(-1, 3).sum(axis=0).tolist()),
-            tuple(squares.reshape(-1, 3).sum(axis=0).tolist()),
-        )
+        counts = np.array(Image.fromarray(pixels).histogram(), np.int64).reshape(3, 256)
+        values = np.arange(256)
+        sums, squares = counts @ values, counts @ values**2
+        return cls(pixels.shape[0] * pixels.shape[1], tuple(sums.tolist()), tuple(squares.tolist()))
 
 
 def channel_statistics(total: ChannelSums) -> tuple[list[float], list[float]]:

@@ -67,7 +67,7 @@ def commit_shards(job: Job, result: ShardResult, copies: Duplicates, limits: Lim
         mean, std = parent.mean, parent.std
     else:
         mean, std = channel_statistics(result.channel_sums) if result.channel_sums.pixels else (None, None)
-    has_images = job.fields is None or job.fields.image is not None
+    has_images = job.fields.image is not None
     manifest = ShardManifest(
         format_version=ShardManifest.FORMAT_VERSION,
         fingerprint=planned.fingerprint,
@@ -134,14 +134,13 @@ def _describe_splits(result: ShardResult, shards: Sequence[ShardEntry], num_clas
 
 
 def _describe_fields(job: Job) -> dict[str, FieldEntry]:
-    if job.fields is None:
+    if not job.fields.are_named:
         return {}
     classes = dict(job.planned.vocabularies)
     if job.fields.label is not None:
         classes[job.fields.label] = job.planned.classes
-    section = job.planned.sharding.fields
     return {
-        name: FieldEntry(kind=kind, place=place, classes=classes.get(name, []), column=section[name].column)
+        name: FieldEntry(kind=kind, place=place, classes=classes.get(name, []), column=job.fields.columns[name])
         for place, (name, kind) in enumerate(job.fields.kinds.items())
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
@@ -24,6 +25,7 @@ _CALL_TIMEOUT_S = 60.0
 # Time limit of the retries of one call.
 _RETRY_S = 180.0
 _POLL_INTERVAL_S = 10.0
+_ENDED = {f"JOB_STATE_{name}" for name in ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")}
 # Disk of a worker: it holds the shards being written.
 _DISK_GB = 50
 
@@ -44,8 +46,7 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
     cloud, dataflow = config.cloud, config.dataflow
     temp_location = f"gs://{_bucket_of(output_uri)}/dataflow/temp"
     optional = {
-        "network": dataflow.network,
-        "subnetwork": dataflow.subnetwork,
+        "subnetwork" if "/" in dataflow.network else "network": dataflow.network,
         "service_account_email": cloud.service_account,
         "dataflow_kms_key": cloud.kms_key,
     }
@@ -75,13 +76,7 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
 
 
 def _require(config: RunConfig, *names: str) -> None:
-    cloud = config.cloud
-    values = {
-        "cloud.project": cloud.project,
-        "cloud.region": cloud.region,
-        "cloud.images.cpu": cloud.images.cpu,
-    }
-    if absent := [name for name in names if not values[name]]:
+    if absent := [name for name in names if not attrgetter(name)(config)]:
         raise ConfigError(
             f"resources.beam_runner is dataflow, but {', '.join(absent)} is not set",
             allowed="a project, a region, and an image with Beam and this project in it",
@@ -119,7 +114,7 @@ def find_job(config: RunConfig, job_name: str) -> str | None:
     client = dataflow_v1beta3.JobsV1Beta3Client()
     listed = _call(lambda **options: list(client.list_jobs(request, **options)), f"list jobs named {job_name}")
     jobs = [job for job in listed if job.name == job_name]
-    running = [job for job in jobs if job.current_state not in _ended_states()]
+    running = [job for job in jobs if job.current_state.name not in _ENDED]
     return str(max(running, key=lambda job: str(job.create_time)).id) if running else None
 
 
@@ -132,33 +127,19 @@ def wait_for(config: RunConfig, job_id: str) -> None:
     """
     from google.cloud import dataflow_v1beta3
 
-    states = dataflow_v1beta3.JobState
     request = dataflow_v1beta3.GetJobRequest(
         project_id=config.cloud.project, location=config.cloud.region, job_id=job_id
     )
     client = dataflow_v1beta3.JobsV1Beta3Client()
     while True:
-        state = _call(lambda **options: client.get_job(request, **options), f"get job {job_id}").current_state
-        if state in _ended_states():
+        state = _call(lambda **options: client.get_job(request, **options), f"get job {job_id}").current_state.name
+        if state in _ENDED:
             break
         time.sleep(_POLL_INTERVAL_S)
-    if state == states.JOB_STATE_CANCELLED:
+    if state == "JOB_STATE_CANCELLED":
         raise TryAgain(f"the Dataflow job {job_id} was cancelled")
-    if state != states.JOB_STATE_DONE:
-        raise ShardlineError(f"Dataflow ended job {job_id} as {state.name}")
-
-
-def _ended_states() -> set[Any]:
-    from google.cloud import dataflow_v1beta3
-
-    states = dataflow_v1beta3.JobState
-    return {
-        states.JOB_STATE_DONE,
-        states.JOB_STATE_FAILED,
-        states.JOB_STATE_CANCELLED,
-        states.JOB_STATE_UPDATED,
-        states.JOB_STATE_DRAINED,
-    }
+    if state != "JOB_STATE_DONE":
+        raise ShardlineError(f"Dataflow ended job {job_id} as {state}")
 
 
 def _call(call: Callable[..., Any], request: str) -> Any:

@@ -10,7 +10,7 @@ from contracts.config import SPLITS, ShardingSection
 from records.decode import UndecodableImage
 from sharding.fields import Fields
 from sharding.images import Checks
-from sharding.names import MAX_NAMED, encode_path
+from sharding.names import MAX_NAMED, count_of, encode_path
 from sharding.plan import Plan
 from sharding.reading import read_samples
 from sharding.reference import Listing, Reference
@@ -32,20 +32,19 @@ def describe(listing: Listing, plan: Plan, section: ShardingSection) -> Iterator
         yield f"{len(listing.classes)} classes"
     counts = zip(SPLITS, plan.num_shards, listing.split_files, listing.split_bytes, strict=True)
     for name, shards, samples, num_bytes in counts:
-        yield f"{name}: {samples} samples in {shards} shards, {num_bytes} bytes of source files"
-    yield f"{plan.total_shards} shards, from {listing.num_files} samples of {listing.total_bytes} bytes"
+        yield f"{name}: {samples} samples in {count_of(shards, 'shard')}, {num_bytes} bytes of source files"
+    yield f"{count_of(plan.total_shards, 'shard')}, from {listing.num_files} samples of {listing.total_bytes} bytes"
     yield from _check_sample_files(listing, section)
 
 
 def _check_sample_files(listing: Listing, section: ShardingSection) -> Iterator[str]:
     """Check a random subset of samples as the stage does and yield the findings; none where samples have no files."""
-    fields = Fields.of(section)
-    if fields is not None and fields.file is None:
+    fields = Fields(section)
+    if fields.file is None:
         return
     chosen = _draw_samples(listing)
     rejected: list[tuple[Reference, UndecodableImage]] = []
-    by_content = section.compare == "content"
-    samples = read_samples(listing.uri, chosen, fields, by_content=by_content)
+    samples = read_samples(listing.uri, chosen, fields, by_content=section.compare == "content")
     with contextlib.closing(samples):
         for reference, contents in samples:
             try:

@@ -37,7 +37,7 @@ class BucketFolders:
 
     def names(self, folder: bytes) -> list[bytes]:
         """Return the names directly in a folder (empty: the source), sorted."""
-        uri = self._join(folder)
+        uri = storage.join(self._uri, folder.decode()) if folder else self._uri
         names = {f"{name}/" for name in gcs.list_folders(uri)}
         names.update(entry.name for entry in storage.list_objects(uri, recursive=False))
         # Placeholder objects of folders, and names with two slashes.
@@ -50,26 +50,21 @@ class BucketFolders:
         Raises:
             TryAgain: The folder is empty now.
         """
-        is_empty = True
-        last_ignored = b""
-        for entry in storage.list_objects(self._join(folder)):
+        is_empty, last_ignored = True, b""
+        for entry in storage.list_objects(storage.join(self._uri, folder.decode())):
             is_empty = False
             name = entry.name.encode()
-            path = folder + b"/" + name
             if ignored := _find_ignored(name):
                 if ignored != last_ignored:
                     yield SourceFile(folder + b"/" + ignored, -1, 0)
                 last_ignored = ignored
             elif name and not name.endswith(b"/"):
-                yield SourceFile(path, entry.size, entry.generation or 0, hash_of(entry))
+                yield SourceFile(folder + b"/" + name, entry.size, entry.generation or 0, hash_of(entry))
         if is_empty:
             raise TryAgain(
-                f"{self._uri}: class folders vanished while it was listed: {encode_path(folder)}; run again when "
-                "nobody writes"
+                f"the class folder {encode_path(folder)} of {self._uri} vanished while it was listed; run again when "
+                "nothing writes to it"
             )
-
-    def _join(self, folder: bytes) -> str:
-        return storage.join(self._uri, folder.decode()) if folder else self._uri
 
 
 def _find_ignored(name: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
     Create(parts) | Reshuffle | place | GroupByKey | WriteShard ─┬─ results ─────────────┬─ commit: manifest.json
                                                                  └─ contents | GroupByKey ┘
-    of an increment also: shards with deleted samples ─ new index ─ results;  unchanged samples ─ contents
+    of an increment also: unchanged samples ─ contents
 
 Only references (paths, labels, sizes) are shuffled, never content: one worker per shard reads its files and streams
 them out. Finished work is not repeated: a shard has its record, the whole its manifest. Each step is idempotent, also
@@ -27,15 +27,12 @@ from contracts.artifacts import MANIFEST_NAME, Duplicates
 from contracts.errors import ErrorDocument, TryAgain, UserError
 from sharding.commit import commit_shards
 from sharding.duplicates import find_copies, group_contents, list_contents, list_parent_contents, merge_copies
-from sharding.increments import drop_rows
 from sharding.job import REFUSAL_NAME, Job, JobHandle, ShardResult, SourceChanged, merge_results, open_job
 from sharding.limits import Limits, space_needed
 from sharding.reference import Reference, read_part, to_references
 from sharding.workers import write_in_process
 from sharding.write import shard_name
 
-# Parent shards per element whose indices are rewritten.
-SHARDS_PER_ELEMENT = 64
 # (bucket, samples): see sharding.duplicates.group_contents.
 Contents = list[tuple[int, list[tuple[Any, ...]]]]
 
@@ -46,7 +43,6 @@ def build_graph(
     limits: Limits,
     num_parts: int,
     num_kept_parts: int = 0,
-    num_changed_shards: int = 0,
 ) -> None:
     """Add the steps that write all shards, their indices and the manifest.
 
@@ -56,37 +52,25 @@ def build_graph(
         limits: Limits that the manifest is checked against.
         num_parts: Number of parts of the listing.
         num_kept_parts: Number of parts, after those of the listing, of samples that new ones may duplicate.
-        num_changed_shards: Number of parent shards with deleted samples.
     """
     finds_copies = limits.duplicates != "off"
+    parts = pipeline | "Parts" >> beam.Create(list(range(num_parts)))
+    if num_parts > 1:
+        parts = parts | "SpreadParts" >> beam.Reshuffle()
     written = (
-        pipeline
-        | "Parts" >> beam.Create(list(range(num_parts)))
-        | "SpreadParts" >> beam.Reshuffle()
+        parts
         | "Place" >> beam.FlatMap(_place, handle).with_output_types(tuple[int, Any])
         | "GroupByShard" >> beam.GroupByKey()
         | "WriteShard" >> beam.FlatMap(_write_shard, handle, finds_copies=finds_copies)
     )
-    starts = list(range(0, num_changed_shards, SHARDS_PER_ELEMENT))
-    changed = pipeline | "Changed" >> beam.Create(starts) | "DropRows" >> beam.FlatMap(_drop_rows, handle)
-    results = (
-        (written | "Results" >> beam.Keys(), changed)
-        | "AllResults" >> beam.Flatten()
-        | "MergeResults" >> beam.CombineGlobally(_merge_results)
-    )
-    kept_parts = list(range(num_parts, num_parts + num_kept_parts)) if finds_copies else []
-    created = pipeline | "KeptParts" >> beam.Create(kept_parts)
-    unchanged = created | "KeptContents" >> beam.FlatMap(_list_unchanged, handle)
-    copies = (
-        (written | "Contents" >> beam.Values() | "EachContent" >> beam.FlatMap(_identity), unchanged)
-        | "AllContents" >> beam.Flatten().with_output_types(tuple[int, Any])
-        | "GroupByContent" >> beam.GroupByKey()
-        | "InBuckets" >> beam.Values()
-        | "FindCopies" >> beam.Map(find_copies)
-        | "MergeCopies" >> beam.CombineGlobally(merge_copies)
-    )
+    contents = written | "Contents" >> beam.FlatMap(_contents_of).with_output_types(tuple[int, Any])
+    if num_kept_parts and finds_copies:
+        created = pipeline | "KeptParts" >> beam.Create(list(range(num_parts, num_parts + num_kept_parts)))
+        unchanged = created | "KeptContents" >> beam.FlatMap(_list_unchanged, handle).with_output_types(tuple[int, Any])
+        contents = (contents, unchanged) | "AllContents" >> beam.Flatten()
+    copies = contents | "GroupByContent" >> beam.GroupByKey() | "FindCopies" >> beam.MapTuple(_find_copies)
     # One element: one call of the commit, after all steps.
-    sides = (beam.pvalue.AsSingleton(results), beam.pvalue.AsSingleton(copies))
+    sides = (beam.pvalue.AsList(written | "Results" >> beam.Keys()), beam.pvalue.AsList(copies))
     pipeline | "Once" >> beam.Create([None]) | "Commit" >> beam.Map(_commit, *sides, handle, limits)
 
 
@@ -132,30 +116,25 @@ def _write_shard(
         yield result, group_contents(job, contents)
 
 
-def _drop_rows(start: int, handle: JobHandle) -> Iterator[ShardResult]:
-    with _refusal_published(handle):
-        yield drop_rows(open_job(handle), start, SHARDS_PER_ELEMENT)
-
-
 def _list_unchanged(number: int, handle: JobHandle) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
     with _refusal_published(handle):
         job = open_job(handle)
         yield from group_contents(job, list_parent_contents(read_part(storage.read_bytes(job.part_uri(number)))))
 
 
-def _identity(contents: Contents) -> Contents:
-    return contents
+def _contents_of(element: tuple[ShardResult, Contents]) -> Contents:
+    return element[1]
 
 
-def _merge_results(results: Iterable[ShardResult]) -> ShardResult:
-    return merge_results(list(results))
+def _find_copies(_: int, groups: Iterable[list[tuple[Any, ...]]]) -> Duplicates:
+    return find_copies(groups)
 
 
-def _commit(_: None, result: ShardResult, copies: Duplicates, handle: JobHandle, limits: Limits) -> None:
+def _commit(_: None, results: list[ShardResult], copies: list[Duplicates], handle: JobHandle, limits: Limits) -> None:
     with _refusal_published(handle, suppresses=True):
         # Finished: by a concurrent run that has removed the work folder.
         if not _is_refused(handle) and not _is_finished(handle):
-            commit_shards(open_job(handle), result, copies, limits)
+            commit_shards(open_job(handle), merge_results(results), merge_copies(copies), limits)
 
 
 @contextlib.contextmanager

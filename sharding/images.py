@@ -49,8 +49,9 @@ class Checks:
 
     verify: str = "decode"
     changes: Changes = field(default_factory=Changes)
-    background: str = "white"
-    """Colour that transparent images are laid on, with verify=decode: a name, or #rrggbb."""
+    background: str | None = "white"
+    """Colour that transparent images are laid on, with verify=decode: a name, or #rrggbb; None: transparency is
+    dropped."""
     max_pixels: int = MAX_PIXELS
     """Most pixels of an image, unless verify is none."""
 
@@ -63,6 +64,10 @@ class Checks:
             section.background,
             section.max_pixels,
         )
+
+    def without_changes(self) -> Checks:
+        """Return the settings of images that are stored as they are, such as masks."""
+        return Checks(self.verify, background=None, max_pixels=self.max_pixels)
 
 
 class Checked(NamedTuple):
@@ -155,20 +160,9 @@ def inflate(content: bytes) -> bytes:
     return inflated
 
 
-def check_extra_image(content: bytes, checks: Checks) -> tuple[bytes, str]:
-    """Check an image that is not converted, such as a mask; return the file to store and its format.
-
-    Raises:
-        UndecodableImage: It cannot be used; with the reason.
-    """
-    if checks.verify == "decode" and 0 < len(content) <= MAX_IMAGE_BYTES:
-        image = decode(content, max_pixels=checks.max_pixels)
-        return content if image.repaired is None else image.repaired, image.image_format
-    unchanged = Checks(verify=checks.verify, max_pixels=checks.max_pixels)
-    return content, check(content, unchanged).image_format
-
-
 @functools.cache
-def _colour_of(name: str) -> Colour:
+def _colour_of(name: str | None) -> Colour | None:
+    if name is None:
+        return None
     red, green, blue = ImageColor.getrgb(name)[:3]
     return red, green, blue

@@ -4,13 +4,12 @@ A sample is unchanged if its path is in the parent with the same `Reference.sour
 into new shards. Deleted and changed samples stay in their shard file; a new index of that shard omits them. Shards are
 never merged; a full reshard does that.
 
-Source and parent are compared in 256 pieces, by the first byte of the sample keys, which bounds the memory. No step is
-a Python loop over samples.
+Source and parent are compared as arrays in 256 pieces, by the first byte of the sample keys, which bounds the memory;
+only samples that are written become Python objects.
 """
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 from collections import Counter
@@ -20,24 +19,24 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
-import pyarrow.parquet  # type: ignore[import-untyped]
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, DuplicateGroup, FileEntry, ShardManifest
+from contracts.artifacts import MANIFEST_NAME, DuplicateGroup, FileEntry, ShardEntry, ShardManifest
 from contracts.artifacts.shards import index_name
 from contracts.config import SPLITS
 from contracts.errors import DataError, TryAgain
 from contracts.stage import find_output_damage
-from records.index import NO_LABEL, Index, pack_index, read_index, unpack_index
+from records.index import NO_LABEL, pack_index, read_index, unpack_index
 from records.statistics import Tally
 from sharding.job import DELETED_ROWS_NAME, Increment, Job, ShardResult, merge_results
-from sharding.names import decode_name, encode_path, join_names
-from sharding.reference import PART_CELL_BYTES, PART_ROWS, Listing, write_part
+from sharding.names import count_of, decode_name, encode_path, join_names
+from sharding.reference import Listing, to_references, write_part
 
 # Inputs that may differ between two manifests of a chain.
 _CHANGES_PER_LISTING = {"listing", "parent"}
@@ -46,15 +45,13 @@ _PIECES = 256
 # Parent indices per batch, and concurrent requests to a bucket.
 _READ_INDICES = 64
 _THREADS = 16
-# A sample of the source, or of the parent, in one of the pieces.
+# A sample of the source, or of the parent, in one of the pieces; a place in the parent is shard << 32 | row.
 _SAMPLE = np.dtype([("key", "S16"), ("source", "<u8"), ("size", "<i8"), ("at", "<u8")])
-_STORED = np.dtype(
-    [("key", "S16"), ("source", "<u8"), ("content", "<u8"), ("split", "u1"), ("shard", "<u4"), ("row", "<u4")]
-)
+_STORED = np.dtype([("key", "S16"), ("source", "<u8"), ("content", "<u8"), ("split", "u1"), ("place", "<u8")])
 # The outcome of the comparison for each sample of the source.
 _OUTCOME = np.dtype([("is_known", "?"), ("stays", "?"), ("split", "u1"), ("content", "<u8")])
-# Rows of parent shards: shard << 32 | row.
-RowIds = npt.NDArray[np.uint64]
+# Places of samples in the parent.
+Places = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class IncrementPlan:
     listing: Listing
     """The samples to write, labelled in the parent's order of classes."""
     increment: Increment
-    deleted_rows: RowIds
+    deleted_rows: Places
     """Rows of the parent, ascending."""
     kept_parts: Sequence[Path]
     """Parts of unchanged samples that have the size of a written one: path, split, label and content hash."""
@@ -79,7 +76,7 @@ class IncrementPlan:
         plan = self.increment
         return (
             f"increment on {plan.parent}: {plan.num_new} new, {plan.num_changed} changed, {plan.num_gone} gone; "
-            f"writes {num_written} shards"
+            f"writes {count_of(num_written, 'shard')}"
         )
 
 
@@ -141,38 +138,35 @@ def plan_increment(listing: Listing, parent: ShardManifest, parent_uri: str, scr
         DataError: The source gives an old sample another split, or an index of the parent is damaged.
     """
     comparison = _compare(listing, parent, parent_uri, scratch)
-    if not comparison.num_matched:
+    if not comparison.num_known:
         return None
     parent_classes = [decode_name(name) for name in parent.classes]
-    places = {name: place for place, name in enumerate(parent_classes)}
-    for name in listing.classes:
-        places.setdefault(name, len(places))
-    labels = np.array([places[name] for name in listing.classes], np.int32)
-    new_sums, kept_sums, new_parts, kept_parts = _divide(listing, comparison, labels, len(places), scratch)
-    in_source = {name for at, name in enumerate(listing.classes) if any(counts[at] for counts in listing.counts)}
+    written = replace(
+        listing,
+        classes=tuple(dict.fromkeys((*parent_classes, *listing.classes))),
+        folder=scratch / "new",
+        vocabularies=_extend(parent, listing.vocabularies),
+        counts=(),
+        split_bytes=[0] * len(SPLITS),
+        split_files=[0] * len(SPLITS),
+        written=[],
+        packed=[],
+        last=[],
+        cell_bytes=0,
+    )
+    kept, kept_parts, kept_copies = _divide(listing, written, comparison, parent, scratch)
+    in_source = {name for label, name in enumerate(listing.classes) if any(counts[label] for counts in listing.counts)}
     increment = Increment(
         parent=parent.fingerprint,
         parent_sha256=parent.sha256,
-        kept=kept_sums.to_result(),
-        num_kept=sum(kept_sums.samples),
-        copies=_list_kept_copies(parent, listing, comparison),
+        kept=kept,
+        num_kept=comparison.num_kept,
+        copies=kept_copies,
         vanished=[label for label, name in enumerate(parent_classes) if name not in in_source],
         num_kept_parts=len(kept_parts),
-        num_changed_shards=len(np.unique(comparison.deleted_rows >> np.uint64(32))),
-        num_new=listing.num_files - comparison.num_matched,
-        num_changed=comparison.num_matched - comparison.num_unchanged,
-        num_gone=comparison.num_gone,
-    )
-    written = replace(
-        listing,
-        classes=tuple(places),
-        counts=tuple(counts.tolist() for counts in new_sums.by_class),
-        split_bytes=new_sums.source_bytes,
-        split_files=new_sums.samples,
-        vocabularies=_extend(parent, listing.vocabularies),
-        written=new_parts,
-        packed=[],
-        last=[],
+        num_new=listing.num_files - comparison.num_known,
+        num_changed=comparison.num_known - comparison.num_kept,
+        num_gone=sum(parent.shards.samples) - comparison.num_known,
     )
     return IncrementPlan(written, increment, comparison.deleted_rows, kept_parts)
 
@@ -192,10 +186,10 @@ class _Comparison:
     """[N] of dtype `_OUTCOME`, for each sample of the source in the order of the listing; a file that is mapped."""
     new_sizes: npt.NDArray[np.int64]
     """Sizes of the files that are written, each once."""
-    deleted_rows: RowIds
-    num_matched: int
-    num_unchanged: int
-    num_gone: int
+    deleted_rows: Places
+    num_known: int
+    """Samples of the source that the parent has, in this state or in another."""
+    num_kept: int
 
 
 def _compare(listing: Listing, parent: ShardManifest, parent_uri: str, scratch: Path) -> _Comparison:
@@ -203,44 +197,36 @@ def _compare(listing: Listing, parent: ShardManifest, parent_uri: str, scratch: 
     at = 0
     for table in listing.tables():
         samples = np.empty(table.num_rows, _SAMPLE)
-        samples["key"] = _keys_of(table)
+        chunk = table["key"].combine_chunks()
+        samples["key"] = np.frombuffer(chunk.buffers()[1], "S16", len(chunk), 16 * chunk.offset)
         samples["source"], samples["size"] = table["source"].to_numpy(), table["size"].to_numpy()
         samples["at"] = np.arange(at, at + len(samples))
         source_pieces.add(samples)
         at += len(samples)
     for batch in _read_indices(parent, parent_uri):
-        parent_pieces.add(np.concatenate([_to_stored(*rows) for rows in batch]))
+        parent_pieces.add(batch)
     outcomes = np.memmap(scratch / "outcomes", _OUTCOME, "w+", shape=max(1, at))
     sizes, deleted_rows = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-    num_matched = num_unchanged = num_gone = 0
     for piece in range(_PIECES):
         in_source, in_parent = source_pieces.read(piece, _SAMPLE), parent_pieces.read(piece, _STORED)
         in_parent = in_parent[np.argsort(in_parent["key"], kind="stable")]
-        is_matched = np.zeros(len(in_source), bool)
-        is_unchanged = np.zeros(len(in_source), bool)
+        outcome = np.zeros(len(in_source), _OUTCOME)
+        is_deleted = np.ones(len(in_parent), bool)
         if len(in_parent):
             places = np.minimum(np.searchsorted(in_parent["key"], in_source["key"]), len(in_parent) - 1)
-            is_matched = in_parent["key"][places] == in_source["key"]
-            is_unchanged = is_matched & (in_parent["source"][places] == in_source["source"])
-            outcomes["split"][in_source["at"]] = in_parent["split"][places]
-            outcomes["content"][in_source["at"]] = in_parent["content"][places]
-            is_deleted = np.ones(len(in_parent), bool)
-            is_deleted[places[is_unchanged]] = False
-            deleted = in_parent[is_deleted]
-            deleted_rows.append(deleted["shard"].astype(np.uint64) << np.uint64(32) | deleted["row"])
-            has_match = np.zeros(len(in_parent), bool)
-            has_match[places[is_matched]] = True
-            num_gone += int((~has_match).sum())
-        outcomes["is_known"][in_source["at"]], outcomes["stays"][in_source["at"]] = is_matched, is_unchanged
-        sizes.append(np.unique(in_source["size"][~is_unchanged]))
-        num_matched, num_unchanged = num_matched + int(is_matched.sum()), num_unchanged + int(is_unchanged.sum())
+            outcome["is_known"] = in_parent["key"][places] == in_source["key"]
+            outcome["stays"] = outcome["is_known"] & (in_parent["source"][places] == in_source["source"])
+            outcome["split"], outcome["content"] = in_parent["split"][places], in_parent["content"][places]
+            is_deleted[places[outcome["stays"]]] = False
+        outcomes[in_source["at"]] = outcome
+        deleted_rows.append(in_parent["place"][is_deleted])
+        sizes.append(np.unique(in_source["size"][~outcome["stays"]]))
     return _Comparison(
         outcomes,
         np.unique(np.concatenate(sizes)),
         np.sort(np.concatenate(deleted_rows)),
-        num_matched,
-        num_unchanged,
-        num_gone,
+        int(outcomes["is_known"].sum()),
+        int(outcomes["stays"].sum()),
     )
 
 
@@ -267,129 +253,91 @@ class _Pieces:
         return np.fromfile(path, dtype) if path.exists() else np.empty(0, dtype)
 
 
-def _keys_of(table: pa.Table) -> npt.NDArray[np.bytes_]:
-    chunk = table["key"].combine_chunks()
-    return np.frombuffer(chunk.buffers()[1], "S16", len(chunk), 16 * chunk.offset)
-
-
-def _read_indices(parent: ShardManifest, parent_uri: str) -> Iterator[list[tuple[int, str, Index]]]:
-    """Yield number, split and rows of the parent's shards in batches of `_READ_INDICES`."""
+def _read_indices(parent: ShardManifest, parent_uri: str) -> Iterator[npt.NDArray[np.void]]:
+    """Yield the samples of the parent, of dtype `_STORED`, in batches of `_READ_INDICES` shards."""
     numbered = enumerate(parent.shards)
     while batch := list(islice(numbered, _READ_INDICES)):
         contents = storage.read_many([storage.ReadRequest(entry.index.uri(parent_uri)) for _, entry in batch])
-        yield [
+        found = []
+        for (number, entry), content in zip(batch, contents, strict=True):
             # read_index raises the error with the name of the missing file.
-            (
-                number,
-                entry.split,
-                read_index(parent_uri, entry) if isinstance(content, OSError) else unpack_index(content, entry),
-            )
-            for (number, entry), content in zip(batch, contents, strict=True)
-        ]
-
-
-def _to_stored(shard: int, split: str, rows: Index) -> npt.NDArray[np.void]:
-    samples = np.empty(len(rows), _STORED)
-    samples["key"] = np.ascontiguousarray(rows["key"]).view("S16")
-    samples["source"], samples["content"] = rows["source"], rows["content"]
-    samples["split"], samples["shard"], samples["row"] = SPLITS.index(split), shard, np.arange(len(rows))
-    return samples
+            rows = unpack_index(content, entry) if isinstance(content, bytes) else read_index(parent_uri, entry)
+            samples = np.empty(len(rows), _STORED)
+            samples["key"] = np.ascontiguousarray(rows["key"]).view("S16")
+            samples["source"], samples["content"] = rows["source"], rows["content"]
+            samples["split"], samples["place"] = SPLITS.index(entry.split), np.arange(len(rows)) + (number << 32)
+            found.append(samples)
+        yield np.concatenate(found)
 
 
 # --- new and unchanged samples ----------------------------------------------------------------------------------------
 
 
-class _Sums:
-    """Numbers of samples, by split."""
-
-    def __init__(self, num_classes: int) -> None:
-        self.samples = [0] * len(SPLITS)
-        self.source_bytes = [0] * len(SPLITS)
-        self.by_class = np.zeros((len(SPLITS), num_classes), np.int64)
-
-    def add(self, table: pa.Table) -> None:
-        """Add the samples of a table."""
-        splits = table["split"].to_numpy()
-        sizes = table["size"].to_numpy() + table["more_bytes"].to_numpy()
-        labels = table["labels"].combine_chunks()
-        counts = labels.value_lengths().to_numpy(zero_copy_only=False)
-        np.add.at(self.by_class, (np.repeat(splits, counts), labels.flatten().to_numpy()), 1)
-        for split in range(len(SPLITS)):
-            self.samples[split] += int((splits == split).sum())
-            self.source_bytes[split] += int(sizes[splits == split].sum())
-
-    def to_result(self) -> ShardResult:
-        """Return the sums without shards."""
-        by_class = {
-            name: {label: count for label, count in enumerate(counts.tolist()) if count}
-            for name, counts in zip(SPLITS, self.by_class, strict=True)
-        }
-        sizes = dict(zip(SPLITS, self.source_bytes, strict=True))
-        return ShardResult(shards=[], samples_by_class=by_class, source_bytes=sizes)
-
-
 def _divide(
-    listing: Listing, comparison: _Comparison, labels: npt.NDArray[np.int32], num_classes: int, scratch: Path
-) -> tuple[_Sums, _Sums, list[Path], list[Path]]:
-    """Write parts of new samples and of unchanged ones that they may duplicate; return the sums and parts of both.
+    listing: Listing, written: Listing, comparison: _Comparison, parent: ShardManifest, scratch: Path
+) -> tuple[ShardResult, list[Path], list[DuplicateGroup]]:
+    """Add new and changed samples to a listing; return sums, parts and known duplicates of the unchanged ones.
 
     Args:
         listing: The samples of the source.
+        written: Gets the samples to write.
         comparison: Comparison of the source with the parent.
-        labels: New label of each class of the listing.
-        num_classes: Number of all classes.
-        scratch: Folder for the parts.
+        parent: Its manifest.
+        scratch: Folder for the parts, which hold unchanged samples that new ones may duplicate.
 
     Raises:
         DataError: The source gives an old sample another split.
     """
-    new_sums, kept_sums = _Sums(num_classes), _Sums(num_classes)
-    new_parts, kept_parts = _PartWriter(scratch, "new"), _PartWriter(scratch, "kept")
+    labels = np.array([written.classes.index(name) for name in listing.classes], np.int32)
+    by_class, source_bytes = np.zeros((len(SPLITS), len(written.classes)), np.int64), np.zeros(len(SPLITS), np.int64)
+    groups = parent.duplicates.listed if parent.duplicates is not None else []
+    copied = pa.array({unquote_to_bytes(copy.path) for group in groups for copy in group.copies}, pa.binary())
+    kept_copies: set[str] = set()
+    parts: list[Path] = []
     at = 0
     for table in listing.tables():
         outcome = comparison.outcomes[at : at + table.num_rows]
         at += table.num_rows
-        source_splits = table["split"].to_numpy()
+        source_splits, stays = table["split"].to_numpy(), np.array(outcome["stays"])
         # Unless the source gives splits, a known sample keeps its split.
         splits = np.where(outcome["is_known"], outcome["split"], source_splits)
         if listing.splits_given and (splits != source_splits).any():
             raise _moved(listing, table["path"], splits, source_splits)
-        table = _relabel(table.set_column(2, "split", pa.array(splits, pa.uint8())), labels)
-        stays = np.array(outcome["stays"])
-        new_sums.add(table.filter(~stays))
-        new_parts.add(table.filter(~stays))
-        kept_sums.add(table.filter(stays))
-        is_compared = stays & np.isin(table["size"].to_numpy(), comparison.new_sizes)
-        labels_of = table["labels"].filter(is_compared).to_pylist()
-        first_labels = [ids[0] if len(ids) == 1 and not listing.multi_label else NO_LABEL for ids in labels_of]
-        kept_parts.add(
-            table.filter(is_compared)
-            .select(["path", "split"])
-            .append_column("label", pa.array(first_labels, pa.int32()))
-            .append_column("content", pa.array(outcome["content"][is_compared], pa.uint64()))
-        )
-    return new_sums, kept_sums, new_parts.close(), kept_parts.close()
-
-
-def _list_kept_copies(parent: ShardManifest, listing: Listing, comparison: _Comparison) -> list[DuplicateGroup]:
-    """Return the parent's groups of duplicates, restricted to unchanged samples, that still have two or more."""
-    groups = parent.duplicates.listed if parent.duplicates is not None else []
-    if not groups:
-        return []
-    paths = pa.array({decode_name(copy.path) for group in groups for copy in group.copies}, pa.binary())
-    staying: set[str] = set()
-    at = 0
-    for table in listing.tables():
-        stays = np.array(comparison.outcomes["stays"][at : at + table.num_rows])
-        at += table.num_rows
-        kept = table["path"].filter(stays)
-        staying.update(encode_path(path) for path in kept.filter(pa.compute.is_in(kept, value_set=paths)).to_pylist())
+        for reference, split in zip(to_references(table.filter(~stays)), splits[~stays].tolist(), strict=True):
+            new_labels = tuple(sorted(labels[list(reference.labels)].tolist()))
+            written.add(reference._replace(split=split, labels=new_labels))
+        kept, kept_splits = table.filter(stays), splits[stays]
+        np.add.at(source_bytes, kept_splits, kept["size"].to_numpy() + kept["more_bytes"].to_numpy())
+        kept_labels = kept["labels"].combine_chunks()
+        counts = kept_labels.value_lengths().to_numpy(zero_copy_only=False)
+        np.add.at(by_class, (np.repeat(kept_splits, counts), labels[kept_labels.flatten().to_numpy()]), 1)
+        is_copied = pa.compute.is_in(kept["path"], value_set=copied)
+        kept_copies.update(map(encode_path, kept["path"].filter(is_copied).to_pylist()))
+        is_compared = np.isin(kept["size"].to_numpy(), comparison.new_sizes)
+        if is_compared.any():
+            ids = kept_labels.filter(is_compared).to_pylist()
+            part = {
+                "path": kept["path"].filter(is_compared),
+                "split": kept_splits[is_compared],
+                "label": [NO_LABEL if len(i) != 1 or listing.multi_label else int(labels[i[0]]) for i in ids],
+                "content": outcome["content"][stays][is_compared],
+            }
+            parts.append(scratch / f"kept-{len(parts):05d}.parquet")
+            write_part(parts[-1], pa.table(part))
     kept_groups = []
     for group in groups:
-        copies = [copy for copy in group.copies if copy.path in staying]
+        copies = [copy for copy in group.copies if copy.path in kept_copies]
         if len(copies) > 1:
             kept_groups.append(DuplicateGroup(content=group.content, copies=copies))
-    return kept_groups
+    result = ShardResult(
+        shards=[],
+        samples_by_class={
+            name: {label: count for label, count in enumerate(counts) if count}
+            for name, counts in zip(SPLITS, by_class.tolist(), strict=True)
+        },
+        source_bytes=dict(zip(SPLITS, source_bytes.tolist(), strict=True)),
+    )
+    return result, parts, kept_groups
 
 
 def _moved(listing: Listing, paths: Any, old: npt.NDArray[np.uint8], new: npt.NDArray[np.uint8]) -> DataError:
@@ -402,47 +350,6 @@ def _moved(listing: Listing, paths: Any, old: npt.NDArray[np.uint8], new: npt.ND
     )
 
 
-def _relabel(table: pa.Table, labels: npt.NDArray[np.int32]) -> pa.Table:
-    """Return a table with new labels, ascending for each sample."""
-    if (labels == np.arange(len(labels))).all():
-        return table
-    old_labels = table["labels"].combine_chunks()
-    counts = old_labels.value_lengths().to_numpy(zero_copy_only=False)
-    values = labels[old_labels.flatten().to_numpy()]
-    values = values[np.lexsort((values, np.repeat(np.arange(len(old_labels)), counts)))]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return table.set_column(3, "labels", pa.ListArray.from_arrays(offsets, pa.array(values, pa.int32())))
-
-
-class _PartWriter:
-    """Writes tables as parts of `PART_ROWS` rows, or the rest."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, name
-        self._waiting: list[pa.Table] = []
-        self._paths: list[Path] = []
-
-    def add(self, table: pa.Table) -> None:
-        """Append a table."""
-        if not table.num_rows:
-            return
-        self._waiting.append(table)
-        num_rows = sum(part.num_rows for part in self._waiting)
-        if num_rows >= PART_ROWS or sum(part.nbytes for part in self._waiting) >= PART_CELL_BYTES:
-            self._write()
-
-    def close(self) -> list[Path]:
-        """Write the rest; return the paths of all parts."""
-        self._write()
-        return self._paths
-
-    def _write(self) -> None:
-        if self._waiting:
-            self._paths.append(self._folder / f"{self._name}-{len(self._paths):05d}.parquet")
-            write_part(self._paths[-1], pa.concat_tables(self._waiting))
-            self._waiting = []
-
-
 # --- in the job -------------------------------------------------------------------------------------------------------
 
 
@@ -452,72 +359,60 @@ def read_parent(job: Job) -> ShardManifest:
     Raises:
         TryAgain: The parent was rewritten since the increment was planned.
     """
-    manifest = _load_manifest(job.parent_uri)
+    manifest = ShardManifest.load(job.parent_uri)
     assert job.planned.increment is not None
     if manifest.sha256 != job.planned.increment.parent_sha256:
         raise TryAgain(f"{storage.display(job.parent_uri)} was rewritten meanwhile; run again with --fresh")
     return manifest
 
 
-@functools.lru_cache(maxsize=1)
-def _load_manifest(uri: str) -> ShardManifest:
-    return ShardManifest.load(uri)
+def add_parent(job: Job, parent: ShardManifest, result: ShardResult) -> ShardResult:
+    """Add the reused shards and unchanged samples of the parent to the result of an increment.
 
-
-@functools.lru_cache(maxsize=1)
-def _load_deleted_rows(uri: str) -> dict[int, npt.NDArray[np.intp]]:
-    deleted: RowIds = np.load(io.BytesIO(storage.read_bytes(uri)), allow_pickle=False)
-    shards, starts = np.unique(deleted >> np.uint64(32), return_index=True)
-    rows = np.split((deleted & np.uint64(0xFFFFFFFF)).astype(np.intp), starts[1:])
-    return dict(zip(shards.tolist(), rows, strict=False))
-
-
-def drop_rows(job: Job, start: int, count: int) -> ShardResult:
-    """Publish new indices for parent shards without their deleted samples; return these shards.
-
-    Args:
-        job: The planned increment.
-        start: Position of the first shard among the shards with deleted samples.
-        count: Number of shards.
+    Publishes new indices of parent shards without their deleted samples.
 
     Raises:
         DataError: An index of the parent is damaged.
     """
-    parent, deleted = read_parent(job), _load_deleted_rows(storage.join(job.listing_uri, DELETED_ROWS_NAME))
-    changed = []
-    for number, deleted_rows in islice(deleted.items(), start, start + count):
-        entry = parent.shards[number]
-        rows = np.delete(read_index(job.parent_uri, entry), deleted_rows)
-        if not len(rows):
-            continue
-        content = pack_index(rows)
-        index = FileEntry(name=index_name(entry.name), bytes=len(content), crc32c=storage.crc32c(content))
-        storage.publish(index.uri(job.output_uri), content)
-        changes = {
-            "folder": entry.folder or parent.fingerprint,
-            "samples": len(rows),
-            "tombstones": entry.tombstones + entry.samples - len(rows),
-            "index": index,
-        }
-        changed.append(entry.model_copy(update=changes))
-    return ShardResult(shards=changed)
-
-
-def add_parent(job: Job, parent: ShardManifest, result: ShardResult) -> ShardResult:
-    """Add the reused shards and unchanged samples of the parent to the result of an increment."""
     assert job.planned.increment is not None
-    changed = _load_deleted_rows(storage.join(job.listing_uri, DELETED_ROWS_NAME))
-    kept = []
-    for number, entry in enumerate(parent.shards):
-        if number not in changed:
-            folder = {"folder": entry.folder or parent.fingerprint}
-            index = entry.index.model_copy(update={"folder": entry.index.folder or parent.fingerprint})
-            kept.append(entry.model_copy(update={**folder, "index": index}))
-    from_parent = ShardResult(shards=kept, tally=read_tally(parent))
-    return merge_results([job.planned.increment.kept, from_parent, result])
+    content = storage.read_bytes(storage.join(job.listing_uri, DELETED_ROWS_NAME))
+    deleted: Places = np.load(io.BytesIO(content), allow_pickle=False)
+    numbers, starts = np.unique(deleted >> np.uint64(32), return_index=True)
+    rows = np.split((deleted & np.uint64(0xFFFFFFFF)).astype(np.intp), starts[1:])
+    deleted_rows = dict(zip(numbers.tolist(), rows, strict=False))
+
+    def reuse(number: int) -> ShardEntry | None:
+        return _reuse_shard(job, parent, parent.shards[number], deleted_rows.get(number))
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        shards = [entry for entry in threads.map(reuse, range(len(parent.shards))) if entry is not None]
+    return merge_results([job.planned.increment.kept, ShardResult(shards=shards, tally=_read_tally(parent)), result])
 
 
-def read_tally(manifest: ShardManifest) -> Tally:
+def _reuse_shard(
+    job: Job, parent: ShardManifest, entry: ShardEntry, deleted_rows: npt.NDArray[np.intp] | None
+) -> ShardEntry | None:
+    """Return a parent shard as an increment lists it; None where no sample of it stays."""
+    folder = entry.folder or parent.fingerprint
+    if deleted_rows is None:
+        index = entry.index.model_copy(update={"folder": entry.index.folder or parent.fingerprint})
+        return entry.model_copy(update={"folder": folder, "index": index})
+    rows = np.delete(read_index(job.parent_uri, entry), deleted_rows)
+    if not len(rows):
+        return None
+    content = pack_index(rows)
+    index = FileEntry(name=index_name(entry.name), bytes=len(content), crc32c=storage.crc32c(content))
+    storage.publish(index.uri(job.output_uri), content)
+    changes = {
+        "folder": folder,
+        "samples": len(rows),
+        "tombstones": entry.tombstones + entry.samples - len(rows),
+        "index": index,
+    }
+    return entry.model_copy(update=changes)
+
+
+def _read_tally(manifest: ShardManifest) -> Tally:
     """Return the counts of image properties in a manifest."""
     images = manifest.images
     if images is None:

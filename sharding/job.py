@@ -37,7 +37,7 @@ from sharding.names import WORK_NAME, decode_name
 from sharding.plan import Plan
 
 # Increased when the same fingerprint gives other bytes: changes of plan, order, framing or rejection.
-REVISION = 3
+REVISION = 4
 KEY_DIGITS = 8
 # In the output's folder: the final error of the work (contracts.errors.ErrorDocument).
 REFUSAL_NAME = "refusal.json"
@@ -101,8 +101,6 @@ class Increment(Document):
     """Labels of classes without a sample in the source."""
     num_kept_parts: int
     """Number of parts, after those of the listing, of kept samples that have the size of a new one."""
-    num_changed_shards: int
-    """Number of the parent's shards that have lost a sample."""
     num_kept: int
     """Number of the parent's samples that stay."""
     copies: list[DuplicateGroup]
@@ -180,9 +178,9 @@ class Job:
         return fingerprint({"fingerprint": self.planned.fingerprint, **made_with()})[:KEY_DIGITS]
 
     @functools.cached_property
-    def fields(self) -> Fields | None:
-        """The named fields; None where samples are an image and a label."""
-        return Fields.of(self.planned.sharding)
+    def fields(self) -> Fields:
+        """The fields of the samples."""
+        return Fields(self.planned.sharding)
 
     @functools.cached_property
     def checks(self) -> Checks:

@@ -49,6 +49,11 @@ def join_names(names: Sequence[str], most: int = MAX_NAMED) -> str:
     return ", ".join(names[:most]) + more
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a number of things: `1 shard`, `2 shards`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def encode_path(path: bytes) -> str:
     """Return a relative path as printable text: '%' and all that is not printable text are percent-encoded.
 

@@ -2,8 +2,8 @@
 
 The plan is a pure function of the listing and the seed. Within a split, samples are ordered by a hash of seed and path,
 and a shard is a range of these hashes; a worker needs only the plan to place a sample. The number of shards depends on
-source bytes, so the format of the shards moves no sample. NumPy is imported lazily: a stage that only reuses its result
-starts quickly.
+source bytes, so the format of the shards moves no sample. Planning takes 8 bytes per sample. NumPy is imported lazily:
+a stage that only reuses its result starts quickly.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Up to this many samples per split (16 MB of hashes), shards differ by at most one sample. Above it, shards are equal
-# ranges of hashes: shards of 1,000 samples vary by about 3 % (standard deviation).
-EXACT_SAMPLES = 2_000_000
 _PREFIX_BYTES = 8
 
 
@@ -87,32 +84,16 @@ def make_plan(samples: Iterable[tuple[bytes, int, int]], *, seed: int, target_sh
         seed: Seed of place and order within a split.
         target_shard_bytes: Target for the source bytes per shard.
     """
-    hashes: list[array[int]] | None = [array("Q") for _ in SPLITS]
-    num_samples = [0] * len(SPLITS)
+    hashes: list[array[int]] = [array("Q") for _ in SPLITS]
     sizes = [0] * len(SPLITS)
     for path, split, size in samples:
-        num_samples[split] += 1
         sizes[split] += size
-        if hashes is not None:
-            hashes[split].append(_prefix(seed, path))
-            if len(hashes[split]) > EXACT_SAMPLES:
-                hashes = None
-    counts = [
-        count_shards(count, size, target_shard_bytes=target_shard_bytes)
-        for count, size in zip(num_samples, sizes, strict=True)
-    ]
-    if hashes is None:
-        cuts = [[shard * 2**64 // count for shard in range(1, count)] for count in counts]
-    else:
-        cuts = [_cut_evenly(values, count) for values, count in zip(hashes, counts, strict=True)]
-    num_shards = [len(values) + 1 if count else 0 for values, count in zip(cuts, num_samples, strict=True)]
+        hashes[split].append(_prefix(seed, path))
+    # By bytes, and at least one; `_cut_evenly` makes at most one per sample.
+    counts = [max(-(-size // target_shard_bytes), 1) for size in sizes]
+    cuts = [_cut_evenly(values, count) for values, count in zip(hashes, counts, strict=True)]
+    num_shards = [len(ends) + 1 if values else 0 for ends, values in zip(cuts, hashes, strict=True)]
     return Plan(seed=seed, num_shards=num_shards, cuts=cuts)
-
-
-def count_shards(num_samples: int, source_bytes: int, *, target_shard_bytes: int) -> int:
-    """Return the number of shards of a split: by bytes, at least one, and at most its number of samples."""
-    by_bytes = -(-source_bytes // target_shard_bytes)
-    return min(num_samples, max(by_bytes, 1))
 
 
 def _cut_evenly(hashes: array[int], num_shards: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,7 +16,6 @@ from contracts.config.sharding import ROW_PREFIX
 from contracts.errors import ConfigError, ShardlineError, TryAgain
 from contracts.fingerprint import combine, increment_inputs, shard_inputs
 from contracts.stage import Output, Stage
-from sharding.fields import ROW_FRAME_BYTES
 from sharding.limits import check_training_classes
 from sharding.names import WORK_NAME, encode_name, encode_path, join_names
 from sharding.reference import Listing
@@ -28,6 +26,9 @@ if TYPE_CHECKING:
     from sharding.job import PlannedJob
     from sharding.plan import Plan
 
+# Bytes of a row in a shard beside its cells: names of features, float32 beside float64, its path. Of 13 columns it is
+# 214 bytes in a TFRecord; without it, shards of tables would be twice as large as they are meant to be.
+ROW_FRAME_BYTES = 200
 # Parts of the listing that are copied concurrently.
 _COPY_THREADS = 4
 
@@ -193,13 +194,9 @@ def _publish_listing(stage: Stage, output: Output, choice: Choice) -> PlannedJob
         storage.publish(storage.join(job.listing_uri, DELETED_ROWS_NAME), stream.getvalue())
         parts += increment.kept_parts
     with ThreadPoolExecutor(_COPY_THREADS) as pool:
-        # Consumed, so that errors are raised here.
-        deque(pool.map(lambda number: _publish(parts[number], job.part_uri(number)), range(len(parts))), maxlen=0)
+        # A list, so that errors are raised here.
+        list(pool.map(lambda at: storage.publish(job.part_uri(at), parts[at].read_bytes()), range(len(parts))))
     return planned
-
-
-def _publish(path: Path, uri: str) -> None:
-    storage.publish(uri, path.read_bytes())
 
 
 def clean_work(output_uri: str) -> None:

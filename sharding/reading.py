@@ -1,6 +1,6 @@
 """Read the files of a shard in order, in the listed versions and ahead of the writer.
 
-Local files are read one by one (threads would be slower); posix_fadvise announces them to the page cache. Objects of a
+Local files are read one by one (threads would be slower), and announced to the page cache one batch ahead. Objects of a
 bucket are read in batches of many concurrent requests, one batch ahead of the writer.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -30,10 +29,6 @@ REQUESTS = 64
 # Files per batch: a multiple of REQUESTS, since each batch ends with its slowest request.
 BATCH_FILES = 512
 
-# Limits of the read-ahead that is announced by posix_fadvise.
-ANNOUNCED_BYTES = 16 << 20
-ANNOUNCED_FILES = 64
-
 # A larger file is read only if it starts like an image: a video would fill the memory.
 LARGE_BYTES = 64 << 20
 HEAD_BYTES = 64
@@ -43,14 +38,14 @@ READ_ATTEMPTS = 3
 
 
 def read_samples(
-    source_uri: str, references: Sequence[Reference], fields: Fields | None, *, by_content: bool
+    source_uri: str, references: Sequence[Reference], fields: Fields, *, by_content: bool
 ) -> Generator[tuple[Reference, list[tuple[str, bytes]]]]:
-    """Yield each reference with its files as (field, content); the field is empty for a plain image.
+    """Yield each reference with its files as (field, content).
 
     Args:
         source_uri: URI of the listing.
         references: The samples.
-        fields: The named fields; None: each sample is one image.
+        fields: The fields of the samples.
         by_content: The version of a local file is its crc32c (sharding.compare=content).
 
     Raises:
@@ -58,17 +53,11 @@ def read_samples(
         StorageError: No permission for the bucket.
         TryAgain: A file vanished or changed since it was listed, or cannot be read for another reason.
     """
-    files: list[list[tuple[str, SourceFile]]] = [
-        [("", _only_file(reference))] if fields is None else fields.files_of(reference) for reference in references
-    ]
+    files = [fields.files_of(reference) for reference in references]
     reader = FileReader(source_uri, by_content)
     with contextlib.closing(reader.read_ahead([file for group in files for _, file in group])) as contents:
         for reference, group in zip(references, files, strict=True):
             yield reference, [(name, next(contents)) for name, _ in group]
-
-
-def _only_file(reference: Reference) -> SourceFile:
-    return SourceFile(reference.path, reference.size, reference.version, reference.content_hash)
 
 
 class FileReader:
@@ -85,7 +74,12 @@ class FileReader:
     def read_ahead(self, files: Sequence[SourceFile]) -> Generator[bytes]:
         """Yield the contents of files, in order, in batches if any is in a bucket; raises as `read_samples`."""
         if not any(self.uri_of(file) for file in files):
-            yield from map(self.read, self._announced(files))
+            batch: list[SourceFile] = []
+            for following in (*_cut(files), []):
+                for file in following:
+                    announce_file(absolute_path(self._source_uri, file.path))
+                yield from map(self.read, batch)
+                batch = following
             return
         with ThreadPoolExecutor(1, thread_name_prefix="read a batch") as pool:
             waiting: Future[list[bytes]] | None = None
@@ -113,20 +107,6 @@ class FileReader:
                 raise _replaced(uri or "", file)
             contents.append(content)
         return contents
-
-    def _announced(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-        """Yield files, each announced to the page cache some time before."""
-        waiting: deque[SourceFile] = deque()
-        size = 0
-        for file in files:
-            if remote_uri(self._source_uri, file.path) is None:
-                announce_file(absolute_path(self._source_uri, file.path))
-            waiting.append(file)
-            size += file.size
-            while len(waiting) > ANNOUNCED_FILES or size > ANNOUNCED_BYTES:
-                size -= waiting[0].size
-                yield waiting.popleft()
-        yield from waiting
 
     def read(self, file: SourceFile) -> bytes:
         """Return the content of a listed file in its listed version.

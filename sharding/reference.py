@@ -159,8 +159,6 @@ class Listing:
     """Whether the source determines splits, by name or by groups."""
     names_splits: bool = False
     """Whether the source names splits."""
-    is_remote: bool = False
-    """Whether any file is in a bucket: a local manifest may name objects."""
     vocabularies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     """Class names of each further field of classes."""
     ignored: list[bytes] = field(default_factory=list)
@@ -194,6 +192,10 @@ class Listing:
         """Bytes of all inputs of the samples."""
         return sum(self.split_bytes)
 
+    def __post_init__(self) -> None:
+        """Start to count."""
+        self.counts = self.counts or tuple([0] * len(self.classes) for _ in SPLITS)
+
     def ignore(self, path: bytes) -> None:
         """Record a path that is ignored."""
         self.num_ignored += 1
@@ -201,7 +203,11 @@ class Listing:
             self.ignored.append(path)
 
     def add(self, reference: Reference) -> None:
-        """Append a reference."""
+        """Append a reference, and count it."""
+        self.split_files[reference.split] += 1
+        self.split_bytes[reference.split] += reference.source_bytes
+        for label in reference.labels:
+            self.counts[reference.split][label] += 1
         if self.cell_bytes >= PART_CELL_BYTES or len(self.packed) * _TABLE_ROWS + len(self.last) == PART_ROWS:
             self.parts()
         elif len(self.last) == _TABLE_ROWS:

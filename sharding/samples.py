@@ -9,7 +9,7 @@ from contracts.config import CLASS_KINDS
 from records.decode import UndecodableImage
 from records.sample import Sample, Value
 from sharding.fields import Fields
-from sharding.images import MAX_IMAGE_BYTES, Checked, Checks, check, check_extra_image, inflate
+from sharding.images import MAX_IMAGE_BYTES, Checked, Checks, check, inflate
 from sharding.job import Job
 from sharding.names import encode_path
 from sharding.reference import Reference
@@ -21,7 +21,7 @@ class Accepted(NamedTuple):
     image: Checked | None
     """The first image; None where there is none."""
     files: dict[str, tuple[bytes, str]]
-    """Stored content and format of each file by field; empty without named fields."""
+    """Stored content and format of each file by field."""
     content: bytes
     """Content that identifies duplicates: the stored first file, or the cells of a row."""
 
@@ -29,7 +29,7 @@ class Accepted(NamedTuple):
 def accept(
     reference: Reference,
     contents: Sequence[tuple[str, bytes]],
-    fields: Fields | None,
+    fields: Fields,
     checks: Checks,
 ) -> Accepted:
     """Check the files of a sample and convert its first image.
@@ -37,31 +37,25 @@ def accept(
     Args:
         reference: The sample.
         contents: Its files, by field.
-        fields: The named fields; None: the sample is an image.
+        fields: The fields of the samples.
         checks: Settings of the checks and conversions.
 
     Raises:
         UndecodableImage: It cannot be used; with the reason, and the name of the field.
     """
-    if fields is None:
-        ((_, content),) = contents
-        image = check(inflate(content), checks)
-        return Accepted(image, {}, image.content)
     first: Checked | None = None
     files: dict[str, tuple[bytes, str]] = {}
     for name, content in contents:
         try:
-            if fields.kinds[name] == "image":
-                content = inflate(content)
-            if name == fields.image:
-                first = check(content, checks)
-                files[name] = first.content, first.image_format
-            elif fields.kinds[name] == "image":
-                files[name] = check_extra_image(content, checks)
-            else:
+            if fields.kinds[name] != "image":
                 files[name] = content, ""
+                continue
+            is_first = name == fields.image
+            image = check(inflate(content), checks if is_first else checks.without_changes())
+            files[name] = image.content, image.image_format
+            first = image if is_first else first
         except UndecodableImage as reason:
-            raise UndecodableImage(f"field {name}: {reason}") from None
+            raise UndecodableImage(f"field {name}: {reason}" if fields.are_named else str(reason)) from None
     total = sum(len(content) for content, _ in files.values()) + len(reference.cells)
     if total > MAX_IMAGE_BYTES:
         raise UndecodableImage(f"{total} bytes in all fields are more than the limit of {MAX_IMAGE_BYTES}")
@@ -72,24 +66,15 @@ def make_sample(reference: Reference, accepted: Accepted, job: Job) -> Sample:
     """Return a sample in its stored form."""
     image, path = accepted.image, encode_path(reference.path)
     size = (image.width, image.height, image.mode) if image is not None else (0, 0, "")
-    if job.fields is not None:
+    if job.fields.are_named:
         values = _make_values(reference, job.fields, accepted, job)
         return Sample(reference.key, b"", "", 0, "", path, *size, values=values)
     assert image is not None
     names = tuple(job.planned.classes[label] for label in reference.labels)
+    sample = Sample(reference.key, image.content, image.image_format, 0, "", path, *size)
     if job.planned.multi_label:
-        return Sample(
-            reference.key,
-            image.content,
-            image.image_format,
-            0,
-            "",
-            path,
-            *size,
-            labels=reference.labels,
-            class_names=names,
-        )
-    return Sample(reference.key, image.content, image.image_format, reference.labels[0], names[0], path, *size)
+        return sample._replace(labels=reference.labels, class_names=names)
+    return sample._replace(label=reference.labels[0], class_name=names[0])
 
 
 def _make_values(reference: Reference, fields: Fields, accepted: Accepted, job: Job) -> tuple[Value, ...]:

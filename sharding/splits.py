@@ -25,27 +25,6 @@ def split_point(path: bytes) -> float:
     return (int.from_bytes(digest, "little") >> 11) / 2**53
 
 
-def find_split_ends(fractions: SplitFractions) -> list[tuple[float, int]]:
-    """Return (end, split) of the ranges in [0, 1) that belong to splits; the last one ends above 1."""
-    ends = []
-    end = 0.0
-    for split, name in enumerate(SPLITS):
-        if share := getattr(fractions, name):
-            end += share
-            ends.append((end, split))
-    # The fractions may sum to a little less than 1.
-    ends[-1] = (max(end, 2.0), ends[-1][1])
-    return ends
-
-
-def split_at(point: float, ends: list[tuple[float, int]]) -> int:
-    """Return the split that a point of [0, 1) belongs to."""
-    for end, split in ends:
-        if point < end:
-            return split
-    raise AssertionError("the last range ends above 1")
-
-
 def split_exactly(paths: Iterable[bytes], fractions: SplitFractions) -> dict[bytes, int]:
     """Return the splits of the samples of one class, with exact shares.
 
@@ -132,7 +111,7 @@ class Splitter:
     """
 
     def __init__(self, fractions: SplitFractions) -> None:
-        self._ends = find_split_ends(fractions)
+        self._fractions = fractions
         self._group_splits: dict[bytes, tuple[int, str]] = {}
 
     def record_split(self, group: bytes | None, split: int, place: str) -> None:
@@ -156,7 +135,17 @@ class Splitter:
         if source_split is not None:
             return source_split
         if group is None:
-            return split_at(split_point(path), self._ends)
+            return self._draw(path)
         if group in self._group_splits:
             return self._group_splits[group][0]
-        return split_at(split_point(_GROUP_PREFIX + group), self._ends)
+        return self._draw(_GROUP_PREFIX + group)
+
+    def _draw(self, name: bytes) -> int:
+        point, end, last = split_point(name), 0.0, 0
+        for split, split_name in enumerate(SPLITS):
+            if share := getattr(self._fractions, split_name):
+                end, last = end + share, split
+                if point < end:
+                    return split
+        # The fractions may sum to a little less than 1.
+        return last

@@ -1,6 +1,6 @@
 """Read manifests as tables: CSV with a header, JSONL or Parquet, one file or a folder of parts.
 
-`read_table` yields each row as a dictionary by column, with its place for messages. rows.py interprets the cells.
+`read_table` yields each row as a dictionary by column, with its place for messages. manifests.py interprets the cells.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from contracts import storage
-from contracts.config import FieldKind, FieldSection, ShardingSection
+from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError
+from sharding.fields import Fields
 from sharding.names import is_ignored, join_names
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -32,15 +33,6 @@ _SHOWN_COLUMNS = 20
 
 Table = Iterator[tuple[str, dict[str, Any]]]
 """Place (`line 7` or `row 7`, counted from 1; of a part, after its name) and cells by column, in a CSV text."""
-
-
-def fields_of(section: ShardingSection) -> dict[str, FieldSection]:
-    """Return the fields of a manifest; without `sharding.fields` they are an image and its label or labels."""
-    kind: FieldKind = "classes" if section.label_separator else "class"
-    return section.fields or {
-        "image": FieldSection(column=section.uri_column, kind="image"),
-        "label": FieldSection(column=section.label_column, kind=kind),
-    }
 
 
 def read_table(section: ShardingSection, uri: str, parts: Sequence[str] = ()) -> Table:
@@ -81,7 +73,7 @@ def find_parts(uri: str, top: Iterable[bytes]) -> list[str]:
     if not parts or any(name.endswith("/") for name in names):
         # A table beside class folders is ignored.
         return []
-    if mismatched := [name for name in names if _suffix(name) != _suffix(parts[0])]:
+    if mismatched := [name for name in names if suffix_of(name) != suffix_of(parts[0])]:
         raise DataError(
             f"sharding.source {storage.display(uri)} holds {parts[0]} beside {join_names(mismatched)}",
             allowed=f"a folder of the parts of one table ({', '.join(SUFFIXES)}), all of one type",
@@ -103,7 +95,7 @@ def check_has_columns(section: ShardingSection, uri: str) -> None:
 
 def _read_file(section: ShardingSection, uri: str) -> Table:
     shown, position = storage.display(uri), ""
-    read = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}[_suffix(uri)]
+    read = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}[suffix_of(uri)]
     try:
         with _open(uri) as stream:
             for place, values in read(section, stream, shown):
@@ -118,7 +110,8 @@ def _read_file(section: ShardingSection, uri: str) -> Table:
         ) from None
 
 
-def _suffix(uri: str) -> str:
+def suffix_of(uri: str) -> str:
+    """Return the suffix of a file in lower case, with its dot."""
     return os.path.splitext(uri)[1].lower()  # noqa: PTH122 - of a URI
 
 
@@ -169,7 +162,7 @@ def _read_parquet(section: ShardingSection, stream: Any, shown: str) -> Table:
 
 
 def _columns_of(section: ShardingSection) -> list[str]:
-    columns = [field.column for field in fields_of(section).values()]
+    columns = list(Fields(section).columns.values())
     if section.split_column != ShardingSection.model_fields["split_column"].default:
         columns.append(section.split_column)
     return [*columns, section.group_by] if section.group_by else columns
@@ -182,9 +175,9 @@ def _check_columns(section: ShardingSection, names: Sequence[str], shown: str) -
             raise DataError(
                 f"{shown} has {'several columns' if name in names else 'no column'} {name!r}; it has "
                 f"{join_names([repr(column) for column in names], _SHOWN_COLUMNS)}",
-                allowed="one column of each name in sharding.fields (or uri_column and label_column), split_column and "
-                "group_by; CSV has commas between cells, and is UTF-8",
-                todo="rename the column, or set the key of sharding to the name it has",
+                allowed="one column of each name in sharding.fields (unset: uri and label), split_column and group_by; "
+                "CSV has commas between cells, and is UTF-8",
+                todo="rename the column, or map it: sharding.fields: {image: {column: ..., kind: image}, label: ...}",
             )
 
 
@@ -196,7 +189,7 @@ def _open(uri: str) -> Iterator[Any]:
     else:
         stream = io.BufferedReader(cast(io.RawIOBase, storage.open_read(uri)), _PIECE_BYTES)
     with stream:
-        if _suffix(uri) == ".parquet":
+        if suffix_of(uri) == ".parquet":
             yield stream
             return
         is_packed = stream.peek(2)[:2] == b"\x1f\x8b"

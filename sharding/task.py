@@ -31,6 +31,7 @@ from contracts.stage import Output, Stage, run_stage
 from sharding.compare import compare_with_previous
 from sharding.limits import Limits, space_needed
 from sharding.listing import list_source
+from sharding.names import count_of
 from sharding.planning import Choice, choose, clean_work, find_planned, plan_shards, prepare_plan
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _shard(stage: Stage, scratch: Path) -> str:
         return _join(stage, planned.made_from, job_id)
     output = stage.claim(ShardManifest, planned.made_from)
     if output.reused:
-        _reuse(stage, output)
+        _accept(stage, output)
         return output.uri
     if stage.list:
         if isinstance(planned, Choice):
@@ -134,23 +135,22 @@ def _reuse_listed(stage: Stage, uri: str) -> str:
         raise TryAgain(f"{storage.display(uri)} holds neither shards nor a listing: list the source again") from None
     output = Output(uri, manifest.fingerprint, manifest.made_from, reused=True)
     stage.events.emit("reused", uri=uri)
-    _reuse(stage, output)
+    _accept(stage, output)
     return uri
 
 
-def _reuse(stage: Stage, output: Output) -> None:
-    manifest = ShardManifest.load(output.uri)
-    _check_limits(stage, manifest)
-    for warning in manifest.warnings:
-        stage.log(f"warning: {warning}")
+def _accept(stage: Stage, output: Output, already_logged: Collection[str] = ()) -> ShardManifest:
+    """Check a finished manifest, log its warnings and return it; `already_logged` are those of the plan."""
     # A job may have been killed after its manifest was published.
     clean_work(output.uri)
-    _compare(stage, manifest)
-
-
-def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
+    manifest = ShardManifest.load(output.uri)
     shown = f"sharding.source {storage.display(storage.normalise(stage.config.sharding.source))}"
     _limits_of(stage).check(manifest, shown)
+    for warning in manifest.warnings:
+        if warning not in already_logged:
+            stage.log(f"warning: {warning}")
+    _compare(stage, manifest)
+    return manifest
 
 
 def _limits_of(stage: Stage) -> Limits:
@@ -213,8 +213,7 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
         output.uri, output.fingerprint, planned.listing, billing_project=stage.config.cloud.billing_project
     )
     job = open_job(handle)
-    increment = planned.increment
-    num_kept, num_changed = (increment.num_kept_parts, increment.num_changed_shards) if increment else (0, 0)
+    num_kept = planned.increment.num_kept_parts if planned.increment else 0
     limits = _limits_of(stage)
     total = planned.plan.total_shards
     if finished := job.count_records():
@@ -223,7 +222,7 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
         while True:
             try:
                 engine = run_graph(
-                    lambda pipeline: build_graph(pipeline, handle, limits, planned.num_parts, num_kept, num_changed),
+                    lambda pipeline: build_graph(pipeline, handle, limits, planned.num_parts, num_kept),
                     stage.config,
                     Work(planned.source_bytes, total, decodes=section.verify == "decode"),
                     job_name=name_job(output.uri, output.fingerprint),
@@ -271,14 +270,7 @@ def _finish(stage: Stage, output: Output, engine: str, already_logged: Collectio
             raise error
         raise TryAgain(f"the job ended, and {storage.display(output.uri)} has no manifest; run again to go on")
     stage.log(f"ran on {engine}")
-    clean_work(output.uri)
-    manifest = ShardManifest.load(output.uri)
-    _check_limits(stage, manifest)
-    for warning in manifest.warnings:
-        if warning not in already_logged:
-            stage.log(f"warning: {warning}")
-    _compare(stage, manifest)
-    stage.finished(output, _describe(manifest))
+    stage.finished(output, _describe(_accept(stage, output, already_logged)))
 
 
 @contextlib.contextmanager
@@ -317,7 +309,7 @@ def _describe(manifest: ShardManifest) -> str:
     megabytes = sum(manifest.shards.bytes) / 1e6
     rejected = f", {manifest.count_rejected} rejected" if manifest.rejected else ""
     return (
-        f"{samples} samples ({by_split}) in {len(manifest.shards)} {manifest.format} shards, "
+        f"{samples} samples ({by_split}) in {count_of(len(manifest.shards), f'{manifest.format} shard')}, "
         f"{megabytes:.1f} MB{rejected}"
     )
 

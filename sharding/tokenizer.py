@@ -49,12 +49,9 @@ def read_tokenizer(section: ShardingSection) -> bytes:
     shown = f"sharding.tokenizer.file {storage.display(uri)}"
     try:
         content = storage.read_bytes(uri)
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{shown} does not exist", allowed=_ALLOWED, todo="check the path") from None
     except OSError as error:
-        raise DataError(
-            f"{shown} cannot be read: {error.strerror}", allowed="a file that this user may read", todo="check the path"
-        ) from None
+        reason = error.strerror or "it is not there"
+        raise DataError(f"{shown} cannot be read: {reason}", allowed=_ALLOWED, todo="check the path") from None
     parse_tokenizer(content, shown)
     return content
 

@@ -11,8 +11,7 @@ import os
 import signal
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,14 +61,39 @@ def time_limit(limit_s: float) -> Iterator[None]:
 
 
 class _ShardFile:
-    """A shard file being written: size, checksum and early writeback."""
+    """A shard file being written, with the index rows and statistics of its samples."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.size = self.crc32c = self._synced = 0
+    def __init__(self, job: Job, split: str, stream: BinaryIO) -> None:
+        self._job, self._stream = job, stream
+        self._is_training = split == SPLITS[0]
+        self._frames = FORMATS[job.planned.sharding.shard_format]
+        self.size = self.crc32c = self.source_bytes = self._synced = 0
+        self.rows: list[tuple[int, int, int, int, bytes, int, int]] = []
+        self.by_class: Counter[int] = Counter()
+        self.channel_sums = ChannelSums()
+        self.tally = Tally()
 
-    def write(self, content: bytes) -> None:
-        """Append bytes."""
+    def add(self, reference: Reference, accepted: Accepted) -> None:
+        """Append an accepted sample."""
+        framed = self._frames.frame(make_sample(reference, accepted, self._job))
+        self._write(framed.head)
+        label = reference.labels[0] if self._job.has_labels and reference.labels else NO_LABEL
+        content = hash_content(accepted.content)
+        crc32c = google_crc32c.value(framed.body)
+        self.rows.append((self.size, len(framed.body), crc32c, label, reference.key, reference.source, content))
+        self._write(framed.body)
+        self._write(framed.tail)
+        self.by_class.update(reference.labels)
+        self.source_bytes += reference.source_bytes
+        image = accepted.image
+        if image is None:
+            return
+        self.tally.add(image.source_format, image.source_mode, image.changes, image.width, image.height, image.remarks)
+        is_drawn = self._is_training and is_summed(reference.key, self._job.planned.summed_share)
+        if is_drawn and image.pixels is not None:
+            self.channel_sums += ChannelSums.of(image.pixels)
+
+    def _write(self, content: bytes) -> None:
         self._stream.write(content)
         self.size += len(content)
         self.crc32c = google_crc32c.extend(self.crc32c, content)
@@ -80,21 +104,10 @@ class _ShardFile:
             self._synced = self.size
 
     def close(self) -> None:
-        """Flush everything to the disk."""
+        """End the file and flush everything to the disk."""
+        self._write(self._frames.END)
         self._stream.flush()
         os.fsync(self._stream.fileno())
-
-
-@dataclass
-class _Stats:
-    """Index rows, rejections and statistics of the samples of a shard."""
-
-    rows: list[tuple[int, int, int, int, bytes, int, int]] = field(default_factory=list)
-    by_class: Counter[int] = field(default_factory=Counter)
-    source_bytes: int = 0
-    rejected: list[tuple[str, str]] = field(default_factory=list)
-    channel_sums: ChannelSums = field(default_factory=ChannelSums)
-    images: Tally = field(default_factory=Tally)
 
 
 def write_shard(
@@ -121,92 +134,53 @@ def write_shard(
         TryAgain: A file vanished or changed since it was listed, or reading it failed repeatedly.
         AlreadyPublished: A shard of this name has other bytes.
     """
-    rejected = rejected or {}
-    plan, split = job.planned.plan, SPLITS[job.planned.plan.split_of(shard)]
-    ordered = order_references((reference for reference in references if reference.path not in rejected), plan.seed)
-    stats = _Stats(rejected=[(encode_path(path), reason) for path, reason in rejected.items()])
-    name = shard_name(job, shard)
+    planned = job.planned
+    rejections = [(encode_path(path), reason) for path, reason in (rejected or {}).items()]
+    split = SPLITS[planned.plan.split_of(shard)]
+    to_read = [reference for reference in references if reference.path not in (rejected or {})]
+    ordered, by_content = order_references(to_read, planned.plan.seed), planned.sharding.compare == "content"
     temporary = scratch or scratch_file(job.output_uri)
+    shards = []
     try:
         with space_needed(job.output_uri):
-            with temporary.open("wb", buffering=_BUFFER_BYTES) as stream:
-                file = _ShardFile(stream)
-                _write_samples(job, split, ordered, file, stats, time_limit_s)
+            with (
+                temporary.open("wb", buffering=_BUFFER_BYTES) as stream,
+                contextlib.closing(
+                    read_samples(planned.source_uri, ordered, job.fields, by_content=by_content)
+                ) as samples,
+            ):
+                file = _ShardFile(job, split, stream)
+                for reference, contents in samples:
+                    try:
+                        with time_limit(time_limit_s):
+                            accepted = accept(reference, contents, job.fields, job.checks)
+                    except UndecodableImage as reason:
+                        rejections.append((encode_path(reference.path), str(reason)))
+                    else:
+                        file.add(reference, accepted)
                 file.close()
-            shards = _publish(job, split, temporary, name, file, stats) if stats.rows else []
+            if file.rows:
+                shards.append(_publish(job, split, temporary, shard_name(job, shard), file))
     finally:
         temporary.unlink(missing_ok=True)
     return ShardResult(
         shards=shards,
-        samples_by_class={split: dict(sorted(stats.by_class.items()))},
-        source_bytes={split: stats.source_bytes},
-        rejected=sorted(stats.rejected)[:MAX_REJECTED],
-        num_rejected=len(stats.rejected),
-        channel_sums=stats.channel_sums,
-        tally=stats.images,
+        samples_by_class={split: dict(sorted(file.by_class.items()))},
+        source_bytes={split: file.source_bytes},
+        rejected=sorted(rejections)[:MAX_REJECTED],
+        num_rejected=len(rejections),
+        channel_sums=file.channel_sums,
+        tally=file.tally,
     )
 
 
-def _write_samples(
-    job: Job, split: str, ordered: Sequence[Reference], file: _ShardFile, stats: _Stats, time_limit_s: float
-) -> None:
-    planned = job.planned
-    frames = FORMATS[planned.sharding.shard_format]
-    samples = read_samples(
-        planned.source_uri,
-        ordered,
-        job.fields,
-        by_content=planned.sharding.compare == "content",
-    )
-    with contextlib.closing(samples):
-        for reference, contents in samples:
-            try:
-                with time_limit(time_limit_s):
-                    accepted = accept(reference, contents, job.fields, job.checks)
-            except UndecodableImage as reason:
-                stats.rejected.append((encode_path(reference.path), str(reason)))
-                continue
-            framed = frames.frame(make_sample(reference, accepted, job))
-            file.write(framed.head)
-            offset = file.size
-            file.write(framed.body)
-            file.write(framed.tail)
-            stats.rows.append(
-                (
-                    offset,
-                    len(framed.body),
-                    google_crc32c.value(framed.body),
-                    reference.labels[0] if job.has_labels and reference.labels else NO_LABEL,
-                    reference.key,
-                    reference.source,
-                    hash_content(accepted.content),
-                )
-            )
-            stats.by_class.update(reference.labels)
-            stats.source_bytes += reference.source_bytes
-            is_drawn = split == SPLITS[0] and is_summed(reference.key, planned.summed_share)
-            _count_image(accepted, stats, is_drawn=is_drawn)
-    file.write(frames.END)
-
-
-def _count_image(accepted: Accepted, stats: _Stats, *, is_drawn: bool) -> None:
-    image = accepted.image
-    if image is None:
-        return
-    stats.images.add(image.source_format, image.source_mode, image.changes, image.width, image.height, image.remarks)
-    if is_drawn and image.pixels is not None:
-        stats.channel_sums += ChannelSums.of(image.pixels)
-
-
-def _publish(job: Job, split: str, temporary: Path, name: str, file: _ShardFile, stats: _Stats) -> list[ShardEntry]:
-    index = pack_index(np.array(stats.rows, ROW))
-    entry = FileEntry(name=index_name(name), bytes=len(index), crc32c=storage.crc32c(index))
+def _publish(job: Job, split: str, temporary: Path, name: str, file: _ShardFile) -> ShardEntry:
+    content, samples = pack_index(np.array(file.rows, ROW)), len(file.rows)
+    index = FileEntry(name=index_name(name), bytes=len(content), crc32c=storage.crc32c(content))
     storage.publish_file(temporary, storage.join(job.output_uri, name))
-    storage.publish(entry.uri(job.output_uri), index)
+    storage.publish(index.uri(job.output_uri), content)
     crc32c = f"{file.crc32c:08x}"
-    samples = len(stats.rows)
-    shard = ShardEntry(name=name, bytes=file.size, crc32c=crc32c, split=split, first=0, samples=samples, index=entry)
-    return [shard]
+    return ShardEntry(name=name, bytes=file.size, crc32c=crc32c, split=split, first=0, samples=samples, index=index)
 
 
 def shard_name(job: Job, shard: int) -> str:

@@ -82,18 +82,9 @@ def evaluate(
 ) -> Evaluation | None:
     """Evaluate this rank's batches and reduce over ranks; None if the split is empty.
 
-    Every rank must call this. The model may be sharded; it is in training mode afterwards.
-
-    Args:
-        model: The network.
-        task: Task of the network.
-        batches: Batches of this rank.
-        num_rounds: Largest number of batches of any rank.
-        device: Device of the model.
-        config: Configuration, used to name user code in errors.
-        numerics: Numerics of the model.
-        outcomes: Collector of per-sample outcomes.
-        rounds: Yields `num_rounds` batches; fewer, but equally many on all ranks, if they agree to stop.
+    Every rank must call this. The model may be sharded; it is in training mode afterwards. `num_rounds` is the largest
+    number of batches of any rank. `rounds` yields as many, or fewer, but equally many on all ranks, if they agree to
+    stop. `config` names user code in errors.
 
     Raises:
         ConfigError: A metric or a method of the task fails.

@@ -31,7 +31,7 @@ from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, ConfigError, DataError,
 from contracts.own_code import install_code
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
 from trainer.export.samples import SPLIT
-from trainer.predict.bundle import TOKENIZER_NAME, read_labels
+from trainer.predict.bundle import PREPROCESS_NAME, TOKENIZER_NAME, read_labels
 from trainer.predict.command import CheckedFolder, open_runner
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _make_task(files: dict[str, Path], uri: str, shards: ShardManifest, config: 
 
     if config.task.is_own:
         return load_task(config, shards, uri)
-    entries = json.loads(files["preprocess.json" if "preprocess.json" in files else "text.json"].read_bytes())
+    entries = json.loads(files[PREPROCESS_NAME].read_bytes())
     if shards.tokenizer is not None and TOKENIZER_NAME in files:
         path = files[TOKENIZER_NAME]
         file = {"name": path.name, "crc32c": storage.crc32c(path.read_bytes()), "padding": entries["padding"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,13 @@ import torch.distributed as dist
 
 from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.errors import ConfigError
-from trainer.data.device import map_tensors
+from trainer.data.device import DataClock, DataTime, map_tensors
+from trainer.data.loader import SlotBatch
 from trainer.evaluate import Evaluation
 from trainer.model.numerics import GradientCounts, GradientGuard
 from trainer.report.board import Board
 from trainer.report.gauges import GpuGauges, read_memory
-from trainer.report.progress import DataReport, TrainingStatus
+from trainer.report.progress import TrainingStatus
 from trainer.step import Update
 from trainer.supervise.limits import Budget, Reason
 from trainer.tasks.task import Batch, Task
@@ -108,7 +108,8 @@ class Reporting:
 
     def __init__(self, training: Training, checkpoint: CheckpointManifest | None, budget: Budget) -> None:
         config, data, assignment = training.config, training.data, training.assignment
-        self._rank, self._stepper, self._log = training.rank, training.stepper, training.log
+        self._rank, self._stepper = training.rank, training.stepper
+        self._log, self._show = training.log, training.show_progress
         self._steps_per_epoch, self._learning_rate = data.steps_per_epoch, config.train.learning_rate
         self.budget = budget
         self.status = TrainingStatus(
@@ -118,10 +119,13 @@ class Reporting:
             checkpoint=checkpoint,
             budget=budget,
         )
-        self.data = DataReport(self._rank.device, training.events, replace_bad=data.dataset.replace_bad)
+        self.clock = DataClock(self._rank.device)
+        self._events, self._replace_bad = training.events, data.dataset.replace_bad
+        # Bad samples that the log of this attempt has.
+        self._named: set[int] = set()
         self._board: Board | None = None
         self._readings = Readings(self._rank.device, self._stepper.guard)
-        self._samples = self._samples_sent = 0
+        self._samples = self._samples_sent = self._replaced = self._units = 0
         self._task = data.task
         self._first_slot: Batch | None = None
         if not self._rank.is_first:
@@ -137,6 +141,17 @@ class Reporting:
         if training.step == 0 and shows_samples:
             self._stepper.on_model_input = self._keep_first_slot
 
+    def count(self, slot: SlotBatch) -> None:
+        """Count the task's units and replaced samples; log each replaced sample once per attempt."""
+        if not slot.request.counts:
+            return
+        self._units += slot.units
+        self._replaced += len(slot.replaced)
+        for bad in slot.replaced:
+            if bad.sample not in self._named:
+                self._named.add(bad.sample)
+                self._events.emit("log", message=f"sample {bad.sample} is replaced by {bad.by}: {bad.reason}")
+
     def add(self, loss: torch.Tensor) -> None:
         """Add the loss of a slot, summed over its samples."""
         self._readings.add(loss)
@@ -150,11 +165,13 @@ class Reporting:
     def send(self, step: int, rate: float) -> None:
         """Start to reduce loss and counts over ranks; every rank must call this at the same step."""
         spent_s = self.budget.spent_s() if self._rank.is_first else 0.0
-        self._readings.send(step, rate, [spent_s, *self.data.counts()], self._stepper.loss_scale)
-        self._samples_sent, self._samples = self._samples, 0
+        times = self.clock.take()
+        counts = [times.wall_s, times.loader_s, times.copy_s or 0.0, float(self._replaced), float(self._units)]
+        self._readings.send(step, rate, [spent_s, *counts], self._stepper.loss_scale)
+        self._samples_sent, self._samples, self._replaced, self._units = self._samples, 0, 0, 0
 
-    def read(self, show: Callable[[str, int], None]) -> Reason:
-        """Report the last `send` through `show`, with its step; return the exceeded budget, equal on all ranks.
+    def read(self) -> Reason:
+        """Report the last `send`; return the exceeded budget, equal on all ranks.
 
         Raises:
             ConfigError: The loss is not finite.
@@ -169,54 +186,57 @@ class Reporting:
                 allowed="a finite loss",
                 todo="lower train.learning_rate, or check the data",
             )
-        spent_s, *counts = reading.sums
-        values, details = self.data.describe(counts)
-        values |= {
+        spent_s, wall_s, loader_s, copy_s, replaced, units = reading.sums
+        times = DataTime(wall_s, loader_s, copy_s if self._rank.device.type == "cuda" else None)
+        details = times.describe()
+        values = {
+            "data/time_percent": times.share(loader_s),
             "train/gradient_norm": gradients.norm,
             "train/skipped_steps": float(gradients.skipped),
             "train/learning_rate": reading.rate,
             "train/epoch": reading.step / self._steps_per_epoch,
         }
+        if times.copy_s is not None:
+            values["data/host_to_device_percent"] = times.share(times.copy_s)
+        if self._replace_bad:
+            values["data/replaced_samples"] = replaced
+        if replaced:
+            details += f", bad samples replaced: {replaced:.0f}"
         if reading.loss_scale is not None:
             values["train/loss_scale"] = reading.loss_scale
         if loss is not None and math.isfinite(loss):
             values["train/loss"] = loss
         # Mean over ranks, without evaluations and checkpoints.
-        if counts[0] > 0:
-            mean_s = counts[0] / self._rank.ranks
+        if wall_s > 0:
+            mean_s = wall_s / self._rank.ranks
             values["train/samples_per_s"] = self._samples_sent / mean_s
             if unit := self._task.unit:
-                values[f"train/{unit}_per_s"] = counts[-1] / mean_s
-                details += f", {counts[-1] / mean_s:,.0f} {unit}/s"
+                values[f"train/{unit}_per_s"] = units / mean_s
+                details += f", {units / mean_s:,.0f} {unit}/s"
         if self._board is not None:
             self._show_first_slot()
             self._board.add(reading.step, values | read_memory(self._rank.device) | self._gauges.values())
         if gradients.skipped:
             details += f", {gradients.skipped} steps skipped (gradients not finite)"
-        status = self.status
-        # Less important parts last: a narrow terminal cuts them off.
-        shown_loss = "nothing counted" if loss is None else f"loss {loss:.4f}"
-        position = (status.epoch(reading.step), status.time_remaining(reading.step), shown_loss)
-        parts = (", ".join(filter(None, position)), status.validation(), details)
-        show("; ".join(filter(None, parts)), reading.step)
+        status, shown_loss = self.status, "nothing counted" if loss is None else f"loss {loss:.4f}"
+        if reading.step % self._steps_per_epoch == 0:
+            # `evaluated` reports the rest.
+            parts = [shown_loss, details]
+        else:
+            # Less important parts last: a narrow terminal cuts them off.
+            position = (status.epoch(reading.step), status.time_remaining(reading.step), shown_loss)
+            parts = [", ".join(filter(None, position)), status.validation(), details]
+        self._show("; ".join(filter(None, parts)), reading.step)
         return self.budget.exceeded_by(spent_s)
 
-    def evaluated(
-        self,
-        step: int,
-        evaluation: Evaluation | None,
-        stop: Reason,
-        *,
-        epoch_is_over: bool,
-        show: Callable[[str, int], None],
-    ) -> None:
+    def evaluated(self, step: int, evaluation: Evaluation | None, stop: Reason, *, epoch_is_over: bool) -> None:
         """Report an evaluation on the validation split (None: no such split); `stop` is an exceeded budget."""
         status, validation = self.status, "done, and there is no validation split"
+        status.evaluated(step, evaluation)
         if evaluation is not None:
             if self._board is not None:
                 self._board.add(step, {f"validation/{name}": value for name, value in evaluation.values().items()})
             self.warn_of_no_number("validation", evaluation)
-            status.evaluated(step, evaluation)
             validation = status.validation()
         position, remaining = status.epoch(step), status.time_remaining(step)
         if stop:
@@ -224,7 +244,7 @@ class Reporting:
         elif not epoch_is_over:
             position = f"train.max_steps {step} is reached"
         self._log("; ".join(filter(None, (f"{position}: {validation}", remaining))))
-        show("; ".join(filter(None, (position, remaining, validation))), step)
+        self._show("; ".join(filter(None, (position, remaining, validation))), step)
 
     def warn_of_no_number(self, split: str, evaluation: Evaluation) -> None:
         """Warn about non-finite loss or metrics on a split."""

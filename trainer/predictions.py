@@ -40,7 +40,7 @@ class SplitOutcomes:
         Class indices become class names. Columns of other types than numbers, strings and their lists become JSON.
 
         Raises:
-            TypeError: A column has values without a JSON form.
+            TypeError, ValueError: A column has values without a JSON form.
         """
         import pyarrow as pa  # type: ignore[import-untyped]
         from pyarrow import parquet
@@ -56,10 +56,7 @@ class SplitOutcomes:
             except (pa.ArrowException, OverflowError):
                 is_plain = False
             if not is_plain:
-                try:
-                    columns[name] = pa.array([json.dumps(value, ensure_ascii=False) for value in values])
-                except (TypeError, ValueError) as error:
-                    raise TypeError(f"column {name} cannot be stored: {error}") from error
+                columns[name] = pa.array([json.dumps(value, ensure_ascii=False) for value in values])
         stream = io.BytesIO()
         parquet.write_table(pa.table(columns), stream, compression="zstd")
         return stream.getvalue()

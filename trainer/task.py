@@ -22,9 +22,8 @@ from trainer.export.inputs import check_export_of_run
 from trainer.launch import Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.choices import choose_batch_layout, choose_threads, find_differences
-from trainer.launch.launcher import Launcher
+from trainer.launch.launcher import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
-from trainer.launch.run import run_ranks
 from trainer.supervise.notice import metadata_host
 from trainer.tasks.shard_checks import load_shards
 from trainer.weights.previous import find_initial_weights, with_arguments_of_weights
@@ -63,16 +62,15 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
         return output.uri
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
-    machine = hardware()
+    threads, warning = choose_threads(stage.config, ranks=ranks)
+    warnings = [warning] if warning else []
     if profile is not None:
-        for difference in find_differences(profile, machine, stage.config.train):
-            stage.log(f"warning: {difference}")
+        warnings += find_differences(profile, hardware(), stage.config.train.global_batch_size)
+    for warning in warnings:
+        stage.log(f"warning: {warning}")
     # Called for its errors only; the ranks decide with the recorded slot size.
     if not has_checkpoint(output.uri):
         choose_batch_layout(stage.config, ranks=world_size, profile=profile, recorded=None)
-    threads, warning = choose_threads(stage.config, ranks=ranks)
-    if warning:
-        stage.log(f"warning: {warning}")
     imports_done()
     assignment = Assignment(
         config=config.model_dump(mode="json"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -20,7 +19,7 @@ from trainer.checkpoint import has_checkpoint
 from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.loading import open_groups
 from trainer.checkpoint.manager import CheckpointManager, Schedule
-from trainer.checkpoint.progress import Progress, describe_checkpoint, describe_environment, find_differences
+from trainer.checkpoint.manifest import describe_environment, find_differences, make_manifest, with_evaluation
 from trainer.data.device import to_device
 from trainer.data.evaluation import EvaluationBatch
 from trainer.data.shard_cache import Prefetcher
@@ -32,7 +31,7 @@ from trainer.launch.choices import BatchLayout, choose_batch_layout, find_spare_
 from trainer.log import Reporting
 from trainer.model.numerics import decide_numerics, fix_numerics
 from trainer.optim import learning_rate
-from trainer.parallel.process_group import Rank, limit_collectives
+from trainer.parallel.process_group import Rank
 from trainer.predictions import OutcomeCollector
 from trainer.report.gauges import is_allocation_error, out_of_memory_explained
 from trainer.report.progress import RankLog, describe_start
@@ -87,7 +86,8 @@ class Training:
         self.numerics = decide_numerics(self.config.train, recorded, self.log)
         self.layout = self._decide_layout(profile, checkpoint)
         self.order = self.data.choose_order(self.layout, checkpoint)
-        self.progress = Progress() if checkpoint is None else Progress.of(checkpoint)
+        self.position = checkpoint.position if checkpoint else 0
+        """Samples since the start of training."""
         start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, ledger.sections.alive)
         self.stepper = Stepper(self.config, self.data.task, rank, self.numerics, self.log, start)
         self.stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
@@ -102,6 +102,9 @@ class Training:
             began_at=assignment.began_at,
             is_first=rank.is_first,
         )
+        self.manifest = make_manifest(self, checkpoint)
+        """Of the next checkpoint."""
+        self._evaluated_step = 0
         self.reporting = Reporting(self, checkpoint, budget)
         samples = {name: split.samples for name, split in self.data.manifest.splits.items()}
         total, per_epoch = self.total_steps, self.data.steps_per_epoch
@@ -112,18 +115,19 @@ class Training:
     @property
     def step(self) -> int:
         """Optimizer steps taken."""
-        return self.data.step_of(self.progress.position)
+        return self.data.step_of(self.position)
 
     @property
     def epoch(self) -> int:
         """Epochs completed."""
-        return self.progress.position // self.data.samples
+        return self.position // self.data.samples
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of optimizer step `step`, from 0."""
         return learning_rate(step, total_steps=self.total_steps, train=self.config.train, task=self.data.task)
 
-    def _show_progress(self, message: str, step: int) -> None:
+    def show_progress(self, message: str, step: int) -> None:
+        """Report the progress of the last reading or evaluation, which is of `step`."""
         self._rank_log.progress(step, self.total_steps, message)
 
     def environment(self) -> dict[str, str]:
@@ -168,9 +172,9 @@ class Training:
         """
         number, ranks, nodes = self.checkpoints.attempt_number, self.rank.ranks, self.assignment.nodes
         self.ledger.resume(self.step, number=number, ranks=ranks, nodes=nodes)
-        if self.progress.evaluation_due:
+        if self.manifest.evaluation_due:
             self._complete_epoch("", None)
-        ahead = self.data.prefetcher(self.progress.position)
+        ahead = self.data.prefetcher(self.position)
         try:
             self._take_steps(ahead)
         except Exception as error:
@@ -186,19 +190,19 @@ class Training:
         with self.ledger.sections.inside("checkpoint"):
             self.checkpoints.wait(together=True)
         self.reporting.close()
-        if self.ended_by == "early_stopping" and self.progress.early_stopping and self.config.train.early_stopping:
-            self.log(describe_stop(self.progress.early_stopping, self.config.train.early_stopping))
+        if self.ended_by == "early_stopping" and self.manifest.early_stopping and self.config.train.early_stopping:
+            self.log(describe_stop(self.manifest.early_stopping, self.config.train.early_stopping))
 
     def _take_steps(self, ahead: Prefetcher) -> None:
         if ended_by := self._is_over():
             self.ended_by = ended_by
             return
-        sections, clock = self.ledger.sections, self.reporting.data.clock
+        sections, clock = self.ledger.sections, self.reporting.clock
         # The clock excludes to_device, where the host may wait for the GPU.
-        loaded = sections.steps_of(clock.slots(self.data.slots(self.progress.position, ahead)))
+        loaded = sections.steps_of(clock.slots(self.data.slots(self.position, ahead)))
         self.stepper.model.train()
         for slot in to_device(loaded, self.rank.device, clock):
-            self.reporting.data.count(slot)
+            self.reporting.count(slot)
             with self.data.naming_samples(slot.request):
                 loss = self.stepper.compute(slot, clock)
             self.reporting.add(loss)
@@ -206,18 +210,18 @@ class Training:
                 continue
             rate = self.learning_rate(self.step)
             self.reporting.end_step(self.stepper.update(self.step, rate), slot.request.batch_samples)
-            self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
-            ahead.advance(self.progress.position)
+            self.position += slot.request.batch_samples
+            ahead.advance(self.position)
             sections.stepped(self.step)
             clock.step_done()
             agreed = self.vote.step_done()
             # Reads an earlier step: the current one would need a device sync.
-            stop = self.reporting.read(self._show_progress)
+            stop = self.reporting.read()
             ends = bool(stop) or self.step >= self.total_steps
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over() or ends:
                 self.reporting.send(self.step, rate)
             if self._epoch_is_over() or ends:
-                stop = self.reporting.read(self._show_progress) or stop
+                stop = self.reporting.read() or stop
                 self._complete_epoch(stop, agreed)
             elif agreed is not None:
                 self.leave(agreed)
@@ -234,14 +238,14 @@ class Training:
         """Return why training ends at this step, apart from budgets; empty if it continues."""
         if self.step >= self.total_steps:
             return "epochs" if self.epoch == self.config.train.epochs else "max_steps"
-        return "early_stopping" if is_over(self.progress.early_stopping, self.config.train.early_stopping) else ""
+        return "early_stopping" if is_over(self.manifest.early_stopping, self.config.train.early_stopping) else ""
 
     def _epoch_is_over(self) -> bool:
-        return self.progress.position % self.data.samples == 0
+        return self.position % self.data.samples == 0
 
     def _complete_epoch(self, stop: Reason, agreed: StopAgreement | None) -> None:
         """Evaluate and save. If a stop was agreed, only save; the next attempt evaluates."""
-        self.progress = replace(self.progress, evaluation_due=True)
+        self.manifest = self.manifest.model_copy(update={"evaluation_due": True})
         if agreed is None:
             self._evaluate_epoch(stop)
         if self.vote.agreed is not None:
@@ -254,10 +258,9 @@ class Training:
         evaluation = self.evaluate_split("validation")
         if self.vote.agreed is not None:
             return
-        self.progress = self.progress.with_evaluation(evaluation, self.step, self.config.train.early_stopping)
-        self.reporting.evaluated(
-            self.step, evaluation, stop, epoch_is_over=self._epoch_is_over(), show=self._show_progress
-        )
+        self.manifest = with_evaluation(self.manifest, evaluation, self.config.train.early_stopping)
+        self._evaluated_step = self.step
+        self.reporting.evaluated(self.step, evaluation, stop, epoch_is_over=self._epoch_is_over())
 
     def evaluate_split(self, split: str, outcomes: OutcomeCollector | None = None) -> Evaluation | None:
         """Evaluate on a split; the result is partial if a stop is agreed meanwhile."""
@@ -316,7 +319,15 @@ class Training:
         # Raises if gradients must end training: such a step must not be saved.
         gradients = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
         self.stepper.share_buffers()
-        self.checkpoints.save(describe_checkpoint(self, gradients.skipped), self.stepper.state(), required=required)
+        moment = {
+            "step": self.step,
+            "position": self.position,
+            "epoch": self.epoch,
+            "evaluated": self.stepper.evaluated_weights if self._evaluated_step == self.step else None,
+            "skipped_steps": gradients.skipped,
+            "spent_s": self.reporting.budget.spent_s(),
+        }
+        self.checkpoints.save(self.manifest.model_copy(update=moment), self.stepper.state(), required=required)
         # Also after a skipped save, which only rank 0 knows about.
         self.schedule.saved()
 
@@ -334,15 +345,14 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: Rank
         if rank.is_first:
             imports_done()
             events.emit("ready")
-        limit_collectives(longest_wait_s(training.config.resources), besides=training.checkpoints.group)
         if rank.device.type == "cuda":
             # Exclude set-up, which uses more memory than a step.
             torch.cuda.reset_peak_memory_stats(rank.device)
         try:
             training.run()
             finish(training)
-        except Preempted:
-            # Closing the loader would wait for busy processes.
+        finally:
+            # Closing a loader would wait for busy processes. Garbage collection finalizes queues of idle ones before
+            # it ends them, and so waits for each until a time-out (torch 2.13).
             end_loader_processes()
-            raise
         supervisor.finished()

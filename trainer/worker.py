@@ -18,7 +18,7 @@ from contracts.events import EventLog, print_error
 from contracts.own_code import install_code
 from contracts.process import end_with_parent, run_process
 from trainer.launch.assignment import Assignment
-from trainer.supervise.supervisor import RankSupervisor
+from trainer.supervise.supervisor import RankSupervisor, longest_wait_s
 
 # For tests: `module:function`, called with rank and attempt before training.
 HOOKS_VARIABLE = "SHARDLINE_HOOKS"
@@ -55,7 +55,9 @@ def main(path: str, launcher_pid: int) -> int:
             from trainer.train import train
 
             abort_group = abort_process_group
-            with process_group(setup_timeout_s=resources.setup_timeout_s) as group_rank:
+            with process_group(
+                setup_timeout_s=resources.setup_timeout_s, timeout_s=longest_wait_s(resources)
+            ) as group_rank:
                 train(assignment, group_rank, events, supervisor)
         except Exception as error:  # noqa: BLE001 - entry point of a process
             error = supervisor.explain(error)

@@ -19,7 +19,7 @@ from contracts.errors import DataError
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Status = Literal["passed", "failed", "not run"]
-Figure = float | int | str | bool | None
+Figure = float | int | None
 Container = Literal["tensor", "tuple", "dict"]
 """Type in which a network returns its outputs."""
 PARITY, METRIC, PROGRAM, CHECKSUM = "parity", "metric", "program", "checksum"
@@ -120,10 +120,10 @@ class Latency(Document):
 class ExportManifest(Contract):
     """The exported graphs, the engine, and the gates they passed."""
 
-    FORMAT_VERSION: ClassVar[int] = 3
+    FORMAT_VERSION: ClassVar[int] = 4
 
     kind: Literal["export"] = "export"
-    format_version: int = 3
+    format_version: int = 4
     precision: str
     """Of the served model."""
     asked_precision: str

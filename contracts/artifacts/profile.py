@@ -20,7 +20,7 @@ SUMMARY_NAME = "trace-summary.json"
 # Reasons of a choice without a rate.
 DEFAULTS, OFF = "training has its defaults", "profile is off"
 
-Outcome = Literal["measured", "not measured", "out of memory", "crashed", "hung", "failed", "budget"]
+Outcome = Literal["measured", "not measured", "out of memory", "crashed", "timeout", "failed", "budget"]
 
 
 class Settings(Document):
@@ -240,10 +240,10 @@ class TrainingEstimate(Document):
 class ProfileReport(Contract):
     """Result of the profile stage."""
 
-    FORMAT_VERSION: ClassVar[int] = 2
+    FORMAT_VERSION: ClassVar[int] = 3
 
     kind: Literal["profile"] = "profile"
-    format_version: int = 2
+    format_version: int = 3
     model_fingerprint: str
     """Hash of the measured model section."""
     shards_fingerprint: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar, Literal, Self, overload
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PrivateAttr, model_validator
 
@@ -134,13 +134,7 @@ class Shards(Document):
     def __len__(self) -> int:
         return len(self.name)
 
-    @overload
-    def __getitem__(self, number: int) -> ShardEntry: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[ShardEntry]: ...
-    def __getitem__(self, number: int | slice) -> ShardEntry | list[ShardEntry]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
+    def __getitem__(self, number: int) -> ShardEntry:
         at = range(len(self))[number]
         name = self.name[at]
         # The columns are checked already.
@@ -298,7 +292,7 @@ class ShardManifest(Contract):
     std: list[float] | None = None
     """Standard deviation of the channels over the same pixels."""
     verify: Literal["decode", "header", "none"] = "decode"
-    """How images were checked; `header`: shards that were adopted."""
+    """How images were checked; `header`: shards that an older version adopted."""
     images: ImageStatistics | None = None
     """What the shard files hold, tombstones included."""
     prepared: Prepared | None = None

@@ -7,6 +7,7 @@ Every model is frozen and refuses unknown keys, so a typing mistake is found bef
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import field_validator, model_validator
@@ -60,6 +61,12 @@ class RunConfig(Section):
     vertex: VertexSection = VertexSection()
     schedule: ScheduleSection = ScheduleSection()
 
+    def with_keys(self, **sections: Mapping[str, object]) -> RunConfig:
+        """Return a copy with other values of some keys, by section; they are not validated."""
+        return self.model_copy(
+            update={name: getattr(self, name).model_copy(update=dict(keys)) for name, keys in sections.items()}
+        )
+
     @field_validator("profile", mode="before")
     @classmethod
     def _read_off(cls, value: object) -> object:
@@ -89,19 +96,7 @@ class RunConfig(Section):
 
 # What each stage is given: whole sections, or some of their keys. What it is not given cannot change its result, nor
 # the key of a cache. Profile and train refuse, before they spend anything, shards that the export would refuse.
-_RANKS = {
-    "ranks": True,
-    "threads": True,
-    "nodes": True,
-    "port": True,
-    "max_attempts": True,
-    "setup_timeout_s": True,
-    "hang_timeout_s": True,
-    "stop_budget_s": True,
-    "max_hours": True,
-    "max_cost_usd": True,
-    "price_usd_per_h": True,
-}
+_RANKS = {"ranks", "threads", "nodes", "port", "max_attempts", "setup_timeout_s", "hang_timeout_s", "stop_budget_s"}
 # Fields of train that decide how long a step takes, and what is tried.
 SPEED_FIELDS = {
     "global_batch_size",
@@ -113,44 +108,33 @@ SPEED_FIELDS = {
     "compile",
     "activation_checkpointing",
 }
-_MODEL: dict[str, Any] = {"run": True, "task": True, "code": True, "data": True, "model": True}
+_MODEL: dict[str, Any] = dict.fromkeys(("run", "task", "code", "data", "model"), True)
 _TRAINED = {
     **_MODEL,
-    "train": True,
-    "parallel": True,
-    "checkpoint": True,
-    "export": {"precision": True},
-    "resources": _RANKS,
-    "inspect": True,
+    **dict.fromkeys(("train", "parallel", "checkpoint", "inspect"), True),
+    "export": {"precision"},
+    "resources": _RANKS | {"max_hours", "max_cost_usd", "price_usd_per_h"},
 }
+_PLACE = {"project", "region", "kms_key", "labels"}
 STAGE_KEYS: dict[str, dict[str, Any]] = {
     "shard": {
-        "run": {"name": True, "root": True},
+        "run": {"name", "root"},
         "sharding": True,
-        "resources": {"beam_runner": True, "beam_workers": True},
-        "cloud": {
-            **dict.fromkeys(("project", "region", "billing_project", "service_account", "kms_key", "labels"), True),
-            "images": {"cpu": True},
-        },
+        "resources": {"beam_runner", "beam_workers"},
+        "cloud": {**dict.fromkeys(_PLACE | {"billing_project", "service_account"}, True), "images": {"cpu"}},
         "dataflow": True,
     },
-    "profile": {
-        **_TRAINED,
-        # All of `train`: a finished training of this configuration is looked for by its own fingerprint.
-        "profile": True,
-    },
+    # All of `train`: a finished training of this configuration is looked for by its own fingerprint.
+    "profile": {**_TRAINED, "profile": True},
     "train": _TRAINED,
     "export": {**_MODEL, "export": True},
     # The gate before production, and on Vertex AI the upload.
     "register": {
         **_MODEL,
-        "run": {"name": True, "root": True},
-        "export": {"allow_unproven": True},
-        "register": {"tolerance": True},
-        "cloud": {
-            **dict.fromkeys(("project", "region", "kms_key", "labels"), True),
-            "images": {"serving": True},
-        },
+        "run": {"name", "root"},
+        "export": {"allow_unproven"},
+        "register": {"tolerance"},
+        "cloud": {**dict.fromkeys(_PLACE, True), "images": {"serving"}},
     },
 }
 STAGES = ("shard", "profile", "train", "export")

@@ -67,9 +67,7 @@ class DataflowSection(Section):
     max_workers: Annotated[int, Field(strict=True, ge=1, le=4000)] = 32
     """Most worker machines that the job may grow to."""
     network: str = ""
-    """VPC network of the workers; unset: `default`."""
-    subnetwork: str = ""
-    """Subnetwork of the workers: regions/REGION/subnetworks/NAME."""
+    """VPC network of the workers, or its subnetwork: regions/REGION/subnetworks/NAME; unset: `default`."""
     public_ips: bool = True
     """Whether workers get addresses outside of the network."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator
 
-from contracts.config.base import Auto, Fraction, NotBool, Section
+from contracts.config.base import Auto, Fraction, NotBool, Section, refusal
 
 
 class AugmentSection(Section):
@@ -26,11 +26,17 @@ class AugmentSection(Section):
     cutmix_alpha: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
     """CutMix: likewise. With mixup on as well, a coin decides for each image which of the two is done."""
 
-    @field_validator("color_jitter")
+    @field_validator("color_jitter", mode="wrap")
     @classmethod
-    def _limit_hue(cls, jitter: list[float]) -> list[float]:
-        if jitter[3] > 0.5:
-            raise ValueError(f"the fourth number, hue, is at most 0.5, half of the circle, not {jitter[3]}")
+    def _check_jitter(cls, given: object, handler: ValidatorFunctionWrapHandler) -> list[float]:
+        has_other_length = isinstance(given, list) and len(given) != 4
+        jitter: list[float] = [] if has_other_length else handler(given)
+        if has_other_length or jitter[3] > 0.5:
+            raise refusal(
+                f"data.augment.color_jitter = {given}",
+                allowed="four numbers: brightness, contrast and saturation from 0 to 10, hue from 0 to 0.5",
+                todo="give all four, 0 for one that stays as it is: [0.4, 0.4, 0.4, 0.1]",
+            )
         return jitter
 
 

@@ -145,8 +145,7 @@ def with_data_date(config: RunConfig, date: str) -> RunConfig:
     if DATE_MARK not in source:
         return config
     day = date[:10] or time.strftime("%Y-%m-%d", time.gmtime())
-    section = config.sharding.model_copy(update={"source": source.replace(DATE_MARK, day)})
-    return config.model_copy(update={"sharding": section})
+    return config.with_keys(sharding={"source": source.replace(DATE_MARK, day)})
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -54,11 +54,10 @@ class ResourcesSection(Section):
     regions: Annotated[list[str], Field(max_length=8)] = []
     """Further regions that `submit --wait` tries in turn after `cloud.region`, when a region has no machines
     (docs/vertex.md)."""
-    max_wait_s: Annotated[int, Field(strict=True, ge=0, le=604800)] = 86400
-    """Seconds that FLEX_START waits for machines; 0: for ever."""
-    max_pending_s: Annotated[float, Field(ge=10, le=604800), NotBool] = 3600
-    """Seconds without any machines after which `submit --wait` cancels and tries the next region; a job that has run
-    before and waits after a preemption is left alone."""
+    max_pending_s: Annotated[float, Field(ge=10, le=604800), NotBool] | None = None
+    """Seconds that a job may wait for its first machines: with FLEX_START, Vertex AI then ends it (unset: a day); else
+    `submit --wait` cancels it and tries the next region (unset: an hour). A job that has run before and waits after a
+    preemption is left alone."""
     timeout_hours: Annotated[float, Field(gt=0, le=720), NotBool] = 168
     """Hours after which Vertex AI ends a CustomJob; that of the training sooner where `max_cost_usd` affords less."""
     env: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from contracts.config.base import Fraction, Section, Seed, refusal
 
@@ -29,26 +29,20 @@ class FieldSection(Section):
     kind: FieldKind
     """image, bytes: URI or path of a file; text: text; class: one name out of a list; classes: several; number: a
     float; json: any JSON value."""
-    place: Annotated[int, Field(strict=True, ge=0)] | None = None
-    """Place among the fields: the first image is the one that is changed and measured. Unset: that in the file."""
 
 
-def order_fields(fields: Mapping[str, FieldSection]) -> dict[str, FieldSection]:
-    """Return fields in order, each with its place, which survives JSON with sorted keys.
+def read_fields(values: Any) -> Any:
+    """Return fields as a mapping by name; a list has `name` in each, and keeps its order in JSON with sorted keys."""
+    if not isinstance(values, list) or not all(isinstance(field, dict) for field in values):
+        return values
+    fields = {field.get("name"): {key: field[key] for key in field if key != "name"} for field in values}
+    # A name that is there twice is refused, as a list is.
+    return fields if len(fields) == len(values) else values
 
-    Raises:
-        ValueError: Two have the same place.
-    """
-    given_places = [field.place for field in fields.values() if field.place is not None]
-    if len(set(given_places)) < len(given_places):
-        raise ValueError("two fields have the same place")
-    next_place = max(given_places, default=-1) + 1
-    places = {
-        name: next_place + number if field.place is None else field.place
-        for number, (name, field) in enumerate(fields.items())
-    }
-    ordered = sorted(fields, key=places.__getitem__)
-    return {name: fields[name].model_copy(update={"place": place}) for place, name in enumerate(ordered)}
+
+def list_fields(fields: Mapping[str, FieldSection]) -> list[dict[str, str]]:
+    """Return fields as a list, in their order."""
+    return [{"name": name, "column": field.column, "kind": field.kind} for name, field in fields.items()]
 
 
 def find_label(kinds: Mapping[str, FieldKind]) -> str | None:
@@ -104,17 +98,17 @@ class ShardingSection(Section):
     """From raw images to shards."""
 
     source: str = ""
-    """Folder or URI with one folder of images per class, or a manifest that lists them (.csv, .jsonl or .parquet) by
-    the columns below. {date} in it stands for the day that a schedule fired for, YYYY-MM-DD; without one, for today
-    (UTC)."""
-    uri_column: Annotated[str, Field(min_length=1)] = "uri"
-    """Column (or key) of a manifest that holds the image's URI or its path relative to the manifest's folder."""
-    label_column: Annotated[str, Field(min_length=1)] = "label"
-    """Column (or key) of a manifest that holds the class: text or a whole number, or a list of these; in a CSV a list
-    is written as JSON: `["a", "b"]`."""
-    fields: Annotated[dict[FieldName, FieldSection], Field(max_length=64), AfterValidator(order_fields)] = {}
-    """Fields of a sample by name: column and kind of each, in place of uri_column and label_column. Without a field of
-    kind image or bytes the rows of the file are the samples themselves. Unset: the fields image and label."""
+    """Folder or URI with one folder of images per class, or a manifest that lists them (.csv, .jsonl or .parquet).
+    {date} in it stands for the day that a schedule fired for, YYYY-MM-DD; without one, for today (UTC)."""
+    fields: Annotated[
+        dict[FieldName, FieldSection],
+        Field(max_length=64),
+        BeforeValidator(read_fields),
+        PlainSerializer(list_fields, when_used="json"),
+    ] = {}
+    """Fields of a sample by name: column (or key) and kind of each. The first image is changed and measured. Without a
+    field of kind image or bytes the rows of the file are the samples themselves. Unset: `image` in
+    column uri, and `label` in column label, a class or, in every row, a list of classes."""
     split_column: Annotated[str, Field(min_length=1)] = "split"
     """Column (or key) of a manifest that holds train, validation, test, or nothing for a split by hash; optional."""
     label_separator: str | None = None
@@ -136,7 +130,10 @@ class ShardingSection(Section):
     sizes, and mean and std of the channels, are unknown)."""
     max_rejected_fraction: Fraction = 0.01
     """Share of the files that may be unreadable as images before the stage fails."""
-    duplicates: Literal["warn", "fail", "off"] = "warn"
+    # YAML reads off as false.
+    duplicates: Annotated[
+        Literal["warn", "fail", "off"], BeforeValidator(lambda value: "off" if value is False else value)
+    ] = "warn"
     """What is done about images with the same bytes: named in the manifest and a warning; an error; or they are not
     looked for."""
     stratify: Literal["none", "exact"] = "none"
@@ -169,31 +166,23 @@ class ShardingSection(Section):
     resize: Annotated[int, Field(strict=True, ge=8, le=16384)] | None = None
     """Shorter side in pixels that larger images are shrunk to; needs verify=decode. Unset: images keep their size."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_false_as_off(cls, values: Any) -> Any:
-        """Take `false` for `off`."""
-        if isinstance(values, dict) and values.get("duplicates") is False:
-            return {**values, "duplicates": "off"}
-        return values
+    @property
+    def sample_fields(self) -> Mapping[str, FieldSection]:
+        """Fields of the samples; unset, an image in column uri, and its label or labels in column label."""
+        label_kind: FieldKind = "classes" if self.label_separator else "class"
+        default = {
+            "image": FieldSection(column="uri", kind="image"),
+            "label": FieldSection(column="label", kind=label_kind),
+        }
+        return self.fields or default
 
     @property
     def shard_format(self) -> Literal["webdataset", "tfrecord"]:
         """Format of the shards, `auto` decided."""
         if self.format != "auto":
             return self.format
-        has_files = not self.fields or any(field.kind in FILE_KINDS for field in self.fields.values())
+        has_files = any(field.kind in FILE_KINDS for field in self.sample_fields.values())
         return "webdataset" if has_files else "tfrecord"
-
-    @model_validator(mode="after")
-    def _fields_alone_name_columns(self) -> ShardingSection:
-        if not self.fields:
-            return self
-        for name in ("uri_column", "label_column"):
-            # By value: a configuration that was written out names every field.
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is not used beside fields: name the column there, or unset it")
-        return self
 
     @property
     def text_field(self) -> str | None:

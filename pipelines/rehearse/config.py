@@ -7,13 +7,14 @@ compile` prints. A configuration for a laptop gets stand-ins, which the report l
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from contracts import storage
 from contracts.config import RunConfig
+from contracts.config.load import apply_override, parse_config
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
@@ -46,7 +47,7 @@ class RehearsalConfig:
             return
         target = buckets_folder / self.config.model.weights.removeprefix("gs://")
         files = [path for path in (self.weights, *self.weights.rglob("*")) if path.is_file()]
-        _require_room(buckets_folder, sum(file.stat().st_size for file in files))
+        _require_room(buckets_folder, files)
         _make_private(target.parent)
         if self.weights.is_dir():
             shutil.copytree(self.weights, target, dirs_exist_ok=True)
@@ -77,7 +78,7 @@ class RehearsalConfig:
         else:
             files = sorted(path for path in root.rglob("*") if path.is_file())
         chosen = files if most is None else _spread(files, most)
-        _require_room(buckets_folder, sum(file.stat().st_size for file in chosen))
+        _require_room(buckets_folder, chosen)
         for file in chosen:
             copy = target / file.relative_to(root)
             _make_private(copy.parent)
@@ -85,10 +86,10 @@ class RehearsalConfig:
         return len(chosen), len(files)
 
 
-def _require_room(folder: Path, num_bytes: int) -> None:
-    """Raise ConfigError if the disk has not enough free space."""
+def _require_room(folder: Path, files: list[Path]) -> None:
+    """Raise ConfigError if the disk has not enough free space for copies of files."""
     _make_private(folder)
-    free = shutil.disk_usage(folder).free
+    num_bytes, free = sum(file.stat().st_size for file in files), shutil.disk_usage(folder).free
     if num_bytes > free:
         raise ConfigError(
             f"the files to copy have {num_bytes / 1e9:.1f} GB, and the disk of {folder} has {free / 1e9:.1f} GB left",
@@ -122,54 +123,30 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
     Raises:
         ConfigError: There is nothing local to copy, or a machine type is unknown.
     """
-    stand_ins: list[str] = []
-    cloud: dict[str, Any] = {}
-    for name, value in (("project", PROJECT), ("region", REGION)):
-        if not getattr(config.cloud, name):
-            cloud[name] = value
-            stand_ins.append(f"cloud.{name} = {value}")
-    cloud["images"] = _images(config, stand_ins)
-    run, resources, sharding, model = {}, {}, {}, {}
-    if not config.run.root.startswith("gs://"):
-        run["root"] = ROOT
-        stand_ins.append(f"run.root = {ROOT}")
-    if not config.resources.machine.type:
-        resources["machine"] = config.resources.machine.model_copy(update={"type": MACHINE})
-        stand_ins.append(f"resources.machine.type = {MACHINE}")
-    local = _find_source(config, source)
+    local, start = _find_source(config, source), _find_weights(config, weights)
+    config, unbuilt = find_images(config)
+    values = {"cloud.project": "" if config.cloud.project else PROJECT}
+    values["cloud.region"] = "" if config.cloud.region else REGION
+    # A rehearsal pulls no images.
+    lacking: list[str] = [role for role in ROLES if any(text.startswith(f"cloud.images.{role} ") for text in unbuilt)]
+    lacking += ["serving"] if config.register.upload and not config.cloud.images.serving else []
+    for role in lacking:
+        values[f"cloud.images.{role}"] = f"{_STAND_IN}/{role}@sha256:{hashlib.sha256(role.encode()).hexdigest()}"
+    values["run.root"] = "" if config.run.root.startswith("gs://") else ROOT
+    values["resources.machine.type"] = "" if config.resources.machine.type else MACHINE
     if not config.sharding.source.startswith("gs://"):
-        sharding["source"] = f"{SOURCE}/{local.name}"
-        stand_ins.append(f"sharding.source = {sharding['source']}")
-    start = _find_weights(config, weights)
+        values["sharding.source"] = f"{SOURCE}/{local.name}"
     if start is not None and not config.model.weights.startswith("gs://"):
-        model["weights"] = f"{WEIGHTS}/{start.name}"
-        stand_ins.append(f"model.weights = {model['weights']}")
-    filled = config.model_copy(
-        update={
-            "cloud": config.cloud.model_copy(update=cloud),
-            "run": config.run.model_copy(update=run),
-            "resources": config.resources.model_copy(update=resources),
-            "sharding": config.sharding.model_copy(update=sharding),
-            "model": config.model.model_copy(update=model),
-        }
-    )
+        values["model.weights"] = f"{WEIGHTS}/{start.name}"
+    sections = config.model_dump(mode="json")
+    stand_ins = {key: value for key, value in values.items() if value}
+    for key, value in stand_ins.items():
+        apply_override(sections, f"{key}={json.dumps(value)}")
+    filled = parse_config(sections, where="rehearsal")
     find_machine(filled.resources.machine)
     uris = [filled.run.root, filled.sharding.source, *([] if start is None else [filled.model.weights])]
-    return RehearsalConfig(
-        filled, stand_ins, {uri.removeprefix("gs://").partition("/")[0] for uri in uris}, local, start
-    )
-
-
-def _images(config: RunConfig, stand_ins: list[str]) -> Any:
-    """Return the images, with stand-ins for missing ones: a rehearsal pulls no images."""
-    filled, missing = find_images(config)
-    images = filled.cloud.images
-    lacking: list[str] = [role for role in ROLES if any(text.startswith(f"cloud.images.{role} ") for text in missing)]
-    if config.register.upload and not images.serving:
-        lacking.append("serving")
-    defaults = {role: f"{_STAND_IN}/{role}@sha256:{hashlib.sha256(role.encode()).hexdigest()}" for role in lacking}
-    stand_ins += [f"cloud.images.{role} = {image}" for role, image in defaults.items()]
-    return images.model_copy(update=defaults)
+    buckets = {uri.removeprefix("gs://").partition("/")[0] for uri in uris}
+    return RehearsalConfig(filled, [f"{key} = {value}" for key, value in stand_ins.items()], buckets, local, start)
 
 
 def _find_source(config: RunConfig, source: Path | None) -> Path:

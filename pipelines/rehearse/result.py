@@ -244,12 +244,8 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
 
 def to_json(result: Result) -> str:
     """Return a result as JSON."""
-    values = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    values |= {"config": result.config.model_dump(mode="json"), "complaints": result.complaints}
-    values["preempted"] = [dataclasses.asdict(preemption) for preemption in result.preempted]
-    values["comparison"] = dataclasses.asdict(result.comparison) if result.comparison else None
-    values["goodput"] = result.goodput.model_dump(mode="json") if result.goodput else None
-    return json.dumps(values, indent=1, default=str)
+    values = {**dataclasses.asdict(result), "complaints": result.complaints}
+    return json.dumps(values, indent=1, default=lambda document: document.model_dump(mode="json"))
 
 
 def _to_dict(message: Any) -> dict[str, Any]:

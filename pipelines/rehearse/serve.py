@@ -15,12 +15,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from pipelines.rehearse.config import PROJECT, REGION, ROOT, prepare
+from contracts.config import MachineSection, RunConfig
+from pipelines.rehearse.config import MACHINE, PROJECT, REGION, ROOT, RehearsalConfig, prepare
 from pipelines.rehearse.options import RehearsalOptions
-from pipelines.rehearse.rehearse import PROJECT_NUMBER, make_cloud, open_folder, require_new, signals_end
+from pipelines.rehearse.rehearse import make_cloud, open_folder, require_new, signals_end
 
 if TYPE_CHECKING:
-    from contracts.config import RunConfig
     from rehearsal.cloud import LocalCloud
 
 _POLL_S = 1.0
@@ -72,20 +72,13 @@ def serve(
 
 def _make_cloud(config: RunConfig | None, options: RehearsalOptions, folder: Path) -> tuple[LocalCloud, str, list[str]]:
     """Return the cloud, which is not started yet, its region and its buckets."""
-    if config is not None:
+    if config is None:
+        require_new(folder)
+        empty = RunConfig().with_keys(
+            cloud={"project": PROJECT, "region": REGION}, resources={"machine": MachineSection(type=MACHINE)}
+        )
+        prepared = RehearsalConfig(empty, buckets={ROOT.removeprefix("gs://").partition("/")[0]})
+    else:
         prepared = prepare(config, options.source, options.weights)
         open_folder(folder, prepared, options.samples)
-        return make_cloud(folder, prepared, options), prepared.config.cloud.region, sorted(prepared.buckets)
-    from rehearsal.cloud import LocalCloud
-    from rehearsal.machines.machine import Scale
-
-    require_new(folder)
-    buckets = [ROOT.removeprefix("gs://").partition("/")[0]]
-    cloud = LocalCloud(
-        folder,
-        projects={PROJECT: PROJECT_NUMBER},
-        buckets=buckets,
-        scale=Scale(processes_per_node=options.processes, time_scale=options.time_scale),
-        rules=options.rules(),
-    )
-    return cloud, REGION, buckets
+    return make_cloud(folder, prepared, options), prepared.config.cloud.region, sorted(prepared.buckets)

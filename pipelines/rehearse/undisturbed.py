@@ -69,8 +69,7 @@ def compare(cloud: LocalCloud, disturbed: Result, training: Future[str] | None, 
 
 def _shard(config: RunConfig, line: str) -> str:
     """Shard the source on this machine; return the last line of its output on failure, else an empty text."""
-    resources = config.resources.model_copy(update={"beam_runner": "fnapi"})
-    values = json.dumps(stage_config(config.model_copy(update={"resources": resources}), "shard"))
+    values = json.dumps(stage_config(config.with_keys(resources={"beam_runner": "fnapi"}), "shard"))
     command = [sys.executable, "-m", "sharding.task", "--line", line, "--run", UNDISTURBED, "--config-json", values]
     answer = subprocess.run(
         [*command, "--end-with-parent"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

@@ -1,14 +1,15 @@
 """`shardline data adopt`: indices and a manifest for shards that other programs wrote, so that they train as they are.
 
-The shards are never changed. Each image's header is read (or the image decoded), and the pixels of at most 10,000
-training images are summed up for their mean. The manifest is written last, and only where there is none.
+The shards are never changed. Every image is decoded as training does it; what does not decode is left out. The manifest
+is written last, and only where there is none.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -29,18 +30,19 @@ from contracts.artifacts.shards import index_name
 from contracts.config import SPLITS
 from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.fingerprint import combine, fingerprint
+from contracts.process import available_cores
 from records import tar, tfrecord
 from records.classes import sort_classes
-from records.decode import UndecodableImage, decode, read_header
-from records.fields import image_of
-from records.index import ROW, Index, SampleIndex, pack_index, read_samples
-from records.sample import ForeignSample
-from records.statistics import ChannelSums, Tally, channel_statistics, is_summed, summed_share
+from records.decode import UndecodableImage, decode
+from records.index import ROW, Index, pack_index
+from records.statistics import ChannelSums, Tally, channel_statistics
 
 # Patterns of file names by split, unless others are given.
 DEFAULT_PATTERNS = {"train": "train*", "validation": "val*", "test": "test*"}
 # Labels without names are places in a list of classes; larger numbers are hashes or identifiers.
 _MAX_CLASSES = 1_000_000
+# A stream from a bucket takes up to three chunks of 16 MiB.
+_MOST_STREAMS, _MOST_BUCKET_STREAMS = 16, 4
 _FORMATS: dict[str, Literal["webdataset", "tfrecord"]] = {
     ".tar": "webdataset",
     ".tfrecord": "tfrecord",
@@ -49,12 +51,24 @@ _FORMATS: dict[str, Literal["webdataset", "tfrecord"]] = {
 _SCANNERS = {"webdataset": tar.scan, "tfrecord": tfrecord.scan}
 
 
-class ForeignShard(NamedTuple):
-    """A shard that another program wrote."""
-
+class _ForeignShard(NamedTuple):
     split: str
     format: Literal["webdataset", "tfrecord"]
     info: storage.ObjectInfo
+
+
+class _Scan(NamedTuple):
+    """What one shard holds."""
+
+    rows: Index
+    """Rows of its index, without labels."""
+    labels: list[int | str]
+    """Label of each row."""
+    names: set[tuple[int | str, str]]
+    """Labels, and the class names that the shard gives them."""
+    rejected: list[Rejected]
+    tally: Tally
+    sums: ChannelSums
 
 
 def adopt(
@@ -62,7 +76,6 @@ def adopt(
     *,
     patterns: Mapping[str, str],
     class_names: Sequence[str] | None,
-    verify: Literal["decode", "header"],
     progress: Callable[[int, int], None],
 ) -> ShardManifest:
     """Write an index beside each shard of a folder, and the manifest.
@@ -72,7 +85,6 @@ def adopt(
         patterns: Pattern of the file names of each split.
         class_names: Names of the classes, by label; or, where labels are no places in it, the labels themselves in the
             order of the classes. None: the names in the shards, or the numbers.
-        verify: How images are checked.
         progress: Called with the number of shards done, and of all.
 
     Raises:
@@ -87,24 +99,30 @@ def adopt(
             todo="train on it as it is, or delete the manifest to write it again",
         )
     shards = _find_shards(folder_uri, patterns)
-    collected = _Collected(verify)
-    tables: list[Index] = []
-    for num_done, shard in enumerate(shards):
-        progress(num_done, len(shards))
-        try:
-            with storage.open_read(storage.join(folder_uri, shard.info.name), shard.info.generation) as stream:
-                tables.append(collected.add(shard.info.name, _SCANNERS[shard.format](stream, shard.info.name)))
-        except FileNotFoundError:
-            raise TryAgain(f"{shard.info.name} vanished or was replaced while it was read; start again") from None
-    progress(len(shards), len(shards))
-    classes, places = _place_labels(list(collected.labels), class_names, collected.names)
-    place_of = np.array(places, np.int32)
-    indices: dict[str, bytes] = {}
+    scans: list[_Scan] = []
+    progress(0, len(shards))
+    # Decoders release the interpreter's lock.
+    most = _MOST_STREAMS if storage.is_local(folder_uri) else _MOST_BUCKET_STREAMS
+    with ThreadPoolExecutor(min(available_cores(), most)) as threads:
+        for scan in threads.map(lambda shard: _scan(folder_uri, shard), shards):
+            scans.append(scan)
+            progress(len(scans), len(shards))
+    names: dict[int | str, str] = {}
+    for label, name in sorted(set().union(*(scan.names for scan in scans)), key=str):
+        if (other := names.setdefault(label, name)) != name:
+            raise DataError(
+                f"label {label} is class {other} in one sample and {name} in another",
+                allowed="one name for each label",
+                todo="write the shards again, with one list of classes",
+            )
+    classes, places = _place_labels({label for scan in scans for label in scan.labels}, class_names, names)
+    indices: list[bytes] = []
     entries: list[ShardEntry] = []
     first = 0
-    for shard, rows in zip(shards, tables, strict=True):
-        rows["label"] = place_of[rows["label"]]
-        index = indices[shard.info.name] = pack_index(rows)
+    for shard, scan in zip(shards, scans, strict=True):
+        scan.rows["label"] = [places[label] for label in scan.labels]
+        index = pack_index(scan.rows)
+        indices.append(index)
         entries.append(
             ShardEntry(
                 name=shard.info.name,
@@ -113,38 +131,37 @@ def adopt(
                 crc32c=shard.info.crc32c or storage.crc32c_of(storage.join(folder_uri, shard.info.name)),
                 split=shard.split,
                 first=first,
-                samples=len(rows),
+                samples=len(scan.rows),
                 index=FileEntry(name=index_name(shard.info.name), bytes=len(index), crc32c=storage.crc32c(index)),
             )
         )
-        first += len(rows)
+        first += len(scan.rows)
     made_from = {
         "shards": fingerprint([[entry.name, entry.bytes, entry.crc32c, entry.split] for entry in entries]),
         "classes": fingerprint(classes),
     }
+    sums = sum((scan.sums for scan in scans), ChannelSums())
+    mean, std = channel_statistics(sums) if sums.pixels else (None, None)
     manifest = ShardManifest(
         fingerprint=combine(made_from),
         made_from=made_from,
         format=shards[0].format,
         seed=0,
         classes=classes,
-        splits=_describe_splits(shards, tables, len(classes)),
+        splits=_describe_splits(shards, scans, len(classes)),
         shards=Shards.of(entries),
-        rejected=collected.rejected,
-        verify=verify,
-        images=collected.tally.describe(),
+        rejected=[rejected for scan in scans for rejected in scan.rejected],
+        images=sum((scan.tally for scan in scans), Tally()).describe(),
+        mean=mean,
+        std=std,
         code_version=importlib.metadata.version("shardline"),
     )
-    sums = _sum_pixels(folder_uri, manifest, indices)
-    if sums.pixels:
-        mean, std = channel_statistics(sums)
-        manifest = manifest.model_copy(update={"mean": mean, "std": std})
-    for name, content in indices.items():
+    for entry, content in zip(entries, indices, strict=True):
         try:
-            storage.publish(storage.join(folder_uri, index_name(name)), content)
+            storage.publish(entry.index.uri(folder_uri), content)
         except storage.AlreadyPublished:
             raise ConfigError(
-                f"{storage.display(folder_uri)} has {index_name(name)} with other content, and no {MANIFEST_NAME}",
+                f"{storage.display(folder_uri)} has {entry.index.name} with other content, and no {MANIFEST_NAME}",
                 allowed="a folder of shards without indices, or with those that these shards give",
                 todo="delete it, unless another command is writing there",
             ) from None
@@ -187,7 +204,7 @@ def read_classes(path: Path) -> list[str]:
     return names
 
 
-def _find_shards(folder_uri: str, patterns: Mapping[str, str]) -> list[ForeignShard]:
+def _find_shards(folder_uri: str, patterns: Mapping[str, str]) -> list[_ForeignShard]:
     shards = []
     for info in storage.list_objects(folder_uri, recursive=False):
         shard_format = _FORMATS.get(PurePosixPath(info.name).suffix)
@@ -200,7 +217,7 @@ def _find_shards(folder_uri: str, patterns: Mapping[str, str]) -> list[ForeignSh
                 allowed="file names that one pattern fits: " + ", ".join(f"{s}={p}" for s, p in patterns.items()),
                 todo="give patterns, e.g. --split 'train=part-0*' --split 'test=part-1*', or rename the file",
             )
-        shards.append(ForeignShard(splits[0], shard_format, info))
+        shards.append(_ForeignShard(splits[0], shard_format, info))
     formats = {shard.format for shard in shards}
     if len(formats) != 1:
         raise DataError(
@@ -213,78 +230,48 @@ def _find_shards(folder_uri: str, patterns: Mapping[str, str]) -> list[ForeignSh
     return sorted(shards, key=lambda shard: (SPLITS.index(shard.split), shard.info.name))
 
 
-class _Collected:
-    """Labels, class names, rejected images and counters of all shards."""
+def _scan(folder_uri: str, shard: _ForeignShard) -> _Scan:
+    """Read one shard and decode its images.
 
-    def __init__(self, verify: str) -> None:
-        self._verify = verify
-        self.labels: dict[int | str, int] = {}
-        """Number of each label, in the order in which they came."""
-        self.names: dict[int | str, str] = {}
-        """Class names that shards give to numbers."""
-        self.rejected: list[Rejected] = []
-        self.tally = Tally()
-
-    def add(self, shard_name: str, samples: Iterable[ForeignSample]) -> Index:
-        """Return the rows of a shard; their `label` is a number of `labels`.
-
-        Raises:
-            DataError: A number has another class name elsewhere.
-        """
-        rows = []
-        for sample in samples:
-            path = f"{shard_name}/{sample.name}"
-            try:
-                if self._verify == "decode":
-                    decode(sample.image)
-                header = read_header(sample.image)
-            except UndecodableImage as reason:
-                self.rejected.append(Rejected(path=path, reason=str(reason)))
-                continue
-            self.tally.add(header.image_format, header.mode, (), header.width, header.height)
-            prior = self.names.setdefault(sample.label, sample.class_name) if sample.class_name is not None else None
-            if prior != sample.class_name:
-                raise DataError(
-                    f"{path}: label {sample.label} is class {sample.class_name}, elsewhere it is {prior}",
-                    allowed="one name for each label",
-                    todo="write the shards again, with one list of classes",
-                )
-            label = self.labels.setdefault(sample.label, len(self.labels))
-            crc32c = int(storage.crc32c(sample.body), 16)
-            key = hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16).digest()
-            content = int.from_bytes(hashlib.blake2b(sample.image, digest_size=8).digest(), "big")
-            rows.append((sample.offset, len(sample.body), crc32c, label, key, 0, content))
-        return np.array(rows, ROW)
-
-
-def _sum_pixels(folder_uri: str, manifest: ShardManifest, indices: Mapping[str, bytes]) -> ChannelSums:
-    """Return the sums over training images, drawn as sharding draws them."""
-    index = SampleIndex(manifest, folder_uri, lambda entry: indices[entry.name])
-    num_training = manifest.splits["train"].samples
-    share = summed_share(num_training)
-    # Training comes first.
-    places = [place for place in range(num_training) if is_summed(index[place]["key"].tobytes(), share)]
+    Raises:
+        DataError: It is damaged or of another kind.
+        TryAgain: It was replaced since it was listed.
+    """
+    name, rows = shard.info.name, []
+    scan = _Scan(np.empty(0, ROW), [], set(), [], Tally(), ChannelSums())
     sums = ChannelSums()
-    for place, stored in zip(places, read_samples(index, folder_uri, places), strict=True):
-        try:
-            sums += ChannelSums.of(decode(image_of(stored, manifest)).pixels)
-        except UndecodableImage as reason:
-            shard, row = manifest.shards.locate(place)
-            raise DataError(
-                f"{manifest.shards.name[shard]}, sample {row}: {reason}",
-                allowed="images that decode",
-                todo="run it with --decode, which leaves such images out",
-            ) from None
-    return sums
+    try:
+        with storage.open_read(storage.join(folder_uri, name), shard.info.generation) as stream:
+            for sample in _SCANNERS[shard.format](stream, name):
+                path = f"{name}/{sample.name}"
+                try:
+                    image = decode(sample.image)
+                except UndecodableImage as reason:
+                    scan.rejected.append(Rejected(path=path, reason=str(reason)))
+                    continue
+                height, width, _ = image.pixels.shape
+                scan.tally.add(image.image_format, image.mode, (), width, height)
+                if shard.split == SPLITS[0]:
+                    sums += ChannelSums.of(image.pixels)
+                scan.labels.append(sample.label)
+                if sample.class_name is not None:
+                    scan.names.add((sample.label, sample.class_name))
+                crc32c = int(storage.crc32c(sample.body), 16)
+                key = hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+                content = int.from_bytes(hashlib.blake2b(sample.image, digest_size=8).digest(), "big")
+                rows.append((sample.offset, len(sample.body), crc32c, 0, key, 0, content))
+    except FileNotFoundError:
+        raise TryAgain(f"{name} vanished or was replaced while it was read; start again") from None
+    return scan._replace(rows=np.array(rows, ROW), sums=sums)
 
 
 def _place_labels(
-    labels: Sequence[int | str], class_names: Sequence[str] | None, learned: Mapping[int | str, str]
-) -> tuple[list[str], list[int]]:
+    labels: set[int | str], class_names: Sequence[str] | None, learned: Mapping[int | str, str]
+) -> tuple[list[str], dict[int | str, int]]:
     """Return the names of the classes, and the place of each label among them.
 
     Args:
-        labels: All labels, each once.
+        labels: All labels.
         class_names: Content of --classes: numbers are places in it, or all labels are lines of it.
         learned: Class names that the shards give to numbers.
     """
@@ -311,7 +298,7 @@ def _place_labels(
             )
         class_names = [learned.get(number, str(number)) for number in range(numbers[-1] + 1)]
     if numbers and 0 <= numbers[0] <= numbers[-1] < len(class_names):
-        return list(class_names), [int(label) for label in labels]
+        return list(class_names), {number: number for number in numbers}
     places = {name: place for place, name in enumerate(class_names)}
     if unknown := [str(label) for label in labels if str(label) not in places]:
         raise ConfigError(
@@ -319,17 +306,17 @@ def _place_labels(
             allowed="a name for every label, a line each, in the order of the labels; or the labels themselves",
             todo="correct the file",
         )
-    return list(class_names), [places[str(label)] for label in labels]
+    return list(class_names), {label: places[str(label)] for label in labels}
 
 
 def _describe_splits(
-    shards: Sequence[ForeignShard], tables: Sequence[Index], num_classes: int
+    shards: Sequence[_ForeignShard], scans: Sequence[_Scan], num_classes: int
 ) -> dict[str, SplitEntry]:
     splits = {}
     first = 0
     for split in SPLITS:
-        split_tables = [rows for shard, rows in zip(shards, tables, strict=True) if shard.split == split]
-        rows = np.concatenate([np.empty(0, ROW), *split_tables])
+        tables = [scan.rows for shard, scan in zip(shards, scans, strict=True) if shard.split == split]
+        rows = np.concatenate([np.empty(0, ROW), *tables])
         splits[split] = SplitEntry(
             first=first,
             samples=len(rows),

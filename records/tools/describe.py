@@ -28,7 +28,7 @@ _CAPTION_PIXELS = 16
 def describe(manifest: ShardManifest) -> Iterator[str]:
     """Yield lines about counts, classes, sizes and rejected files."""
     shards, classes, images = manifest.shards, manifest.classes, manifest.images
-    yield f"{manifest.format}, {len(shards)} shards, {sum(shards.bytes) / 1e6:.1f} MB" + (
+    yield f"{manifest.format}, {len(shards)} shard{'s' * (len(shards) != 1)}, {sum(shards.bytes) / 1e6:.1f} MB" + (
         (f", {len(classes)} classes" if classes else "")
         + (", several labels per sample" if manifest.multi_label else "")
     )
@@ -41,7 +41,8 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     splits = {name: manifest.splits[name] for name in SPLITS}
     for name, split in splits.items():
         source = f"{split.source_bytes / 1e6:.1f} MB of source files"
-        yield f"{name}: {split.samples} samples in {shards.num_shards[name]} shards, {source}"
+        count = shards.num_shards[name]
+        yield f"{name}: {split.samples} samples in {count} shard{'s' * (count != 1)}, {source}"
     if classes:
         yield "class: " + " / ".join(splits)
     yield from _shorten(

@@ -1,15 +1,12 @@
 """What a finished stage's task leaves for the consoles and for lineage, whatever the stage's documents hold."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from components import describe as describing
 from components.describe import describe
-from components.entry import INPUTS, OUTPUTS
-from components.task import MAX_INPUT_BYTES, MAX_METADATA_BYTES, Task
+from components.task import INPUTS, MAX_INPUT_BYTES, MAX_METADATA_BYTES, Task
 from contracts import storage
 from contracts.artifacts import ExportManifest, ProfileReport
 from contracts.artifacts.classification import RocCurve
@@ -29,7 +26,6 @@ from tests.inspection.documents import DOCUMENTS, HOSTILE, evaluation, hostile_s
 from tests.inspection.test_metrics import check_markdown, check_numbers
 from tests.rehearsal.artifacts import FOLDERS, check_artifact, follow_served
 
-Change = Callable[[dict[str, Any]], None]
 pytestmark = pytest.mark.usefixtures("bucket_server")
 
 
@@ -38,8 +34,8 @@ def report_on(stage: str, uri: str) -> dict[str, dict[str, Any]]:
     inputs = dict.fromkeys(INPUTS[stage], "gs://bucket-1/x")
     parameters = {"listing": uri} if stage == "shard" else {}
     config = make_config()
-    task = Task.parse(executor_input(stage, config, inputs, **parameters))
-    describe(task, config, stage, OUTPUTS[stage], uri)
+    task = Task(executor_input(stage, config, inputs, **parameters))
+    describe(task, config, stage, uri)
     task.finish()
     return read_artifacts(stage)
 
@@ -102,42 +98,12 @@ def test_a_damaged_evaluation_is_said_and_fails_nothing(content: bytes | None, w
     assert found["metrics"]["metadata"]["train_test_accuracy"] == 0.98765
 
 
-def test_hostile_events_fail_nothing(uris: dict[str, str]) -> None:
-    folder = {"time": 1.0, "event": "folder", "fingerprint": "t"}
-    write_attempt("train", f"{RUN}.b", [folder, {"time": "x", "event": "spent"}, {"time": 2.0, "event": 7}])
-    # Of a process that nobody has told of.
-    write_attempt("train", f"{RUN}.c", [folder, {"time": 2.0, "event": "spent", "life": "?", "step": "many"}])
-    storage.replace(f"{LINE}/runs/{RUN}/run-start.json", b"{")
-    found = report_on("train", uris["train"])
-    assert found["model"]["uri"] == uris["train"]
-    assert found["metrics"]["metadata"]["train_test_accuracy"] == 0.98765
-    assert "- warning: the account of the training's time cannot be shown" in read_output("train", "summary")
-
-
-def report_on_changed(stage: str, change: Change) -> tuple[str, dict[str, dict[str, Any]]]:
-    """Describe a stage whose manifest was changed; return its summary and its artifacts."""
-    content = json.loads(DOCUMENTS[stage].to_json())
-    change(content)
-    found = report_on(stage, publish(stage, json.dumps(content).encode()))
-    return read_output(stage, "summary"), found
-
-
-def set_at(path: str, value: Any) -> Change:
-    def apply(document: dict[str, Any]) -> None:
-        *folders, name = path.split(".")
-        for folder in folders:
-            document = document[folder]
-        document[name] = value
-
-    return apply
-
-
 def test_what_is_larger_than_the_consoles_take_is_cut_and_said() -> None:
-    def fill(document: dict[str, Any]) -> None:
-        document["metrics"] = {f"n{number}": 1.0 for number in range(20_000)}
-        document["made_from"] = {f"n{number}": "h" * 64 for number in range(5000)}
-
-    summary, found = report_on_changed("train", fill)
+    document = json.loads(DOCUMENTS["train"].to_json())
+    document["metrics"] = {f"n{number}": 1.0 for number in range(20_000)}
+    document["made_from"] = {f"n{number}": "h" * 64 for number in range(5000)}
+    found = report_on("train", publish("train", json.dumps(document).encode()))
+    summary = read_output("train", "summary")
     assert "- and 24,928 more in the manifest" in summary
     # The way back is there, whatever else is not.
     assert "/0123456789abcdef`" in summary
@@ -147,23 +113,3 @@ def test_what_is_larger_than_the_consoles_take_is_cut_and_said() -> None:
         if name != "metrics":
             assert artifact["metadata"]["contract_uri"].endswith("/0123456789abcdef/manifest.json")
             assert artifact["metadata"]["fingerprint"]
-
-
-def test_a_stage_that_ended_well_is_described_whatever_its_document_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    summary, found = report_on_changed("profile", set_at("points", []))
-    assert summary.startswith("# profile\n\n- warning: the metrics cannot be shown: ")
-    assert found["report"]["uri"].endswith("/0123456789abcdef") and found["metrics"]["metadata"] == {}
-    # More digits than Python writes out, and more than any float holds.
-    _, found = report_on_changed("train", set_at("epoch", 10**400))
-    metrics = found["metrics"]["metadata"]
-    assert "train_epochs" not in metrics and metrics["train_test_accuracy"] == 0.98765
-    # What was not measured is no metric.
-    points = json.loads(DOCUMENTS["profile"].to_json())["points"]
-    unmeasured = [{**point, "data_time_fraction": None} for point in points]
-    _, found = report_on_changed("profile", set_at("points", unmeasured))
-    assert "profile_data_time_fraction" not in found["metrics"]["metadata"]
-    # A defect of ours.
-    monkeypatch.setattr(describing, "summarise", lambda *_: 1 / 0)
-    summary, found = report_on_changed("shard", set_at("warnings", []))
-    assert summary == "the summary cannot be shown: division by zero\n"
-    assert found["metrics"]["metadata"]["shard_samples"] == 7

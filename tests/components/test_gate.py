@@ -130,22 +130,12 @@ def test_what_cannot_be_compared_stays_out_and_a_judge_that_breaks_decides_nothi
     assert line.decide(C, Judge(0))["verdict"] == "production"
 
 
-def test_an_unproven_export_may_be_allowed(tmp_path: Path) -> None:
-    line = Line(tmp_path, export={"allow_unproven": True})
-    line.publish(A, device="")
-    decision = line.decide(A, Judge())
-    assert (decision["verdict"], line.production()) == ("production", "run-of-a")
-    assert decision["proof"] == "unproven: not run on a GPU" and decision["proof"] in decision["reason"]
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"line": "daily"}, "is of line daily"),
         ({"task": "text_classification"}, "is of task text_classification"),
         ({"fingerprint": "e" * 16}, "which is gone"),
-        ({"why": 3}, "damaged at why"),
-        ({"format_version": 9}, "format version 9"),
     ],
 )
 def test_a_document_that_is_damaged_or_of_something_else_is_refused(

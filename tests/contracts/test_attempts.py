@@ -49,12 +49,6 @@ def test_events_errors_and_scalars_are_in_the_bucket_at_the_end(bucket_server: B
     assert json.loads(storage.read_bytes(storage.join(ROOT, "attempts", "a", "error.json")))["exit_code"] == 2
 
 
-def test_a_given_folder_of_events_stays_and_is_copied(bucket_server: BucketServer, tmp_path: Path) -> None:
-    assert run("--output", f"{ROOT}/abc", "--events", str(tmp_path)) == 0
-    assert (tmp_path / EVENTS_NAME).exists()
-    assert kept() == ["abc/tensorboard/scalars", "attempts/a/events.jsonl"]
-
-
 def test_a_file_that_grows_is_copied_again(
     bucket_server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,14 +64,3 @@ def test_a_file_that_grows_is_copied_again(
                 pass
     finally:
         assert copies.close()
-
-
-def test_a_bucket_that_refuses_ends_nothing_and_is_said(
-    bucket_server: BucketServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "events.jsonl").write_text("1")
-    copies = Copier()
-    copies.add(tmp_path, "gs://no-such-bucket/attempt")
-    assert not copies.close()
-    assert "was not copied to gs://no-such-bucket/attempt/events.jsonl" in capsys.readouterr().err
-    gc.collect()

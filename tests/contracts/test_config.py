@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from contracts.config import STAGES, RunConfig
 from contracts.config.load import load_config, parse_config, stage_config, to_yaml
@@ -55,21 +54,17 @@ MISTAKES = [
     ("sharding.fields.mask={kind: text}", "sharding.fields.mask.column", "Field required", "correct sharding.fields"),
     ("sharding.fields.mask={column: a, kind: picture}", "= 'picture'", "one of image, text, class", "correct"),
     ("sharding.fields.Mask={column: a, kind: text}", "sharding.fields.Mask", "keys of small letters", "correct"),
+    ("sharding.fields=[image]", "sharding.fields = ['image']", "a mapping of keys", "correct sharding.fields"),
     ("train.epochs=0", "train.epochs = 0", "a whole number of at least 1", "correct train.epochs"),
-    ("train.learning_rate=.inf", "train.learning_rate = .inf", "a finite number", "correct"),
     ("train.learning_rate=fast", "train.learning_rate = 'fast'", "a number", "correct"),
     ("train.weight_decay=1e_6", "train.weight_decay = '1e_6'", "a number", "correct train.weight_decay"),
-    ("train.warmup_fraction=1", "train.warmup_fraction = 1", "a number less than 1", "correct"),
     ("train.schedule=linear", "train.schedule = 'linear'", "one of cosine, constant", "correct train.schedule"),
     ("train=3", "override 'train=3'", "section.key=value, or profile=off", "write for example train.epochs=3"),
     ("train.epochs", "override 'train.epochs'", "section.key=value", "write for example"),
     ("train.epochs={", "expected the node content", "a YAML value", "quote the value"),
     ("run.name.more=1", "name holds a value", "", ""),
-    ("data.num_workers=-1", "data.num_workers = -1", "a whole number of at least 0 or auto", "correct"),
     ("data.mean=[0.5, 0.5, 127]", "data.mean.2 = 127", "a number of at most 1", "correct data.mean.2"),
     ("data.mean=[0.5]", "data.mean = [0.5]", "a list of at least 3 values", "correct data.mean"),
-    ("data.horizontal_flip=perhaps", "data.horizontal_flip = 'perhaps'", "true or false", "correct"),
-    ("sharding.uri_column=''", "sharding.uri_column = ''", "text that is not empty", "correct"),
     ("sharding.source=2024", "sharding.source = 2024", "text", 'quote it: source: "2024" in a file'),
     ("sharding.splits.train=0.5", "sharding.splits", "sum to 0.7, not to 1", "correct sharding.splits"),
     ("sharding.tokenizer={}", "sharding.tokenizer reads a field of kind text", "of kind text", "map a column to it"),
@@ -77,8 +72,6 @@ MISTAKES = [
     ("model.arguments=3", "model.arguments = 3", "a mapping of keys", "correct model.arguments"),
     ("parallel.slot_size=512", "512 is larger than train.global_batch_size", "at most the global", "set parallel"),
     ("task.name=text_clasification", "task.name = 'text_clas", "image_classification", "did you mean text_class"),
-    ("profile=on", "profile = 'on'", "a mapping of keys", "correct profile"),
-    ("export.precision=bf16", "export.precision = 'bf16'", "one of fp32, fp16, int8", "correct export.precision"),
     ("resources.beam_runner=flink", "resources.beam_runner", "flink is refused", "correct"),
 ]
 
@@ -98,7 +91,6 @@ def test_a_mistake_is_told_in_three_lines(path: Path, override: str, given: str,
     ("content", "message"),
     [
         ("sharding: {resize: 50, verify: none}", "convert and resize need verify=decode"),
-        ("sharding: {uri_column: x, fields: {y: {column: a, kind: text}}}", "uri_column is not used beside fields"),
         ("sharding: {incremental: true, stratify: exact}", "stratify=none with increments"),
         ("train: {compile: on, activation_checkpointing: whole}", "one of them: torch.compile decides"),
         ("checkpoint: {every_steps: 1, every_s: 1}", "are both set"),
@@ -108,14 +100,6 @@ def test_values_that_exclude_each_other_are_refused(path: Path, content: str, me
     path.write_text(content)
     with pytest.raises(ConfigError, match=message):
         load_config(path)
-
-
-def test_true_is_a_number_in_no_field() -> None:
-    for section in RunConfig.model_fields.values():
-        for key, field in getattr(section.annotation, "model_fields", {}).items():
-            if "float" in repr(field.annotation):
-                with pytest.raises(ValidationError):
-                    section.annotation.model_validate({key: True})  # type: ignore[union-attr]
 
 
 def test_a_mistake_in_a_file_is_told_by_its_path_and_as_it_was_written(path: Path) -> None:

@@ -56,10 +56,8 @@ def test_a_nameless_user_without_a_home_on_an_ascii_terminal(tmp_path: Path) -> 
     ("given", "spared"),
     [
         ({}, None),
-        ({"no_proxy": "a.com"}, None),
         ({"http_proxy": "http://p:1"}, "localhost,127.0.0.1,::1"),
         ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": " .a.com, localhost"}, ".a.com,localhost,127.0.0.1,::1"),
-        ({"grpc_proxy": "http://p:1", "no_proxy": "b.com", "NO_PROXY": "a.com"}, "b.com,localhost,127.0.0.1,::1"),
     ],
 )
 def test_no_proxy_is_asked_for_this_machine(given: dict[str, str], spared: str | None) -> None:

@@ -16,7 +16,7 @@ def with_override(text: str) -> RunConfig:
 
 
 # Of the defaults and "listing".
-BEFORE = "76de50559f4b066c"
+BEFORE = "f0fb67daadd8d667"
 
 
 def keys(config: RunConfig) -> dict[str, str]:

@@ -3,10 +3,8 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from contracts.goodput import CLASS_NAMES, SECTION_NAMES, account
+from contracts.goodput import CLASS_NAMES, account
 
 Events = list[dict[str, Any]]
 
@@ -96,21 +94,6 @@ def test_steps_since_a_killed_rank_last_told_its_time_are_lost_too() -> None:
     assert account([stray.events, again.events]).lost_steps == 0
 
 
-def test_an_entry_across_the_checkpoint_is_lost_in_part() -> None:
-    killed = Attempt(0).begin(0, 0, 1).spend(20, step=10).events
-    found = account([killed, Attempt(50).begin(0, 15, 1).spend(20, step=2).exit(0)])
-    assert found.lost_s == pytest.approx(2.5)
-    assert found.productive_s == pytest.approx(7.5 + 2)
-
-
-def test_ranks_that_are_started_again_within_an_attempt() -> None:
-    attempt = Attempt(0).begin(1, 0, 1).spend(10, step=5)
-    attempt.begin(4, 10, 1).spend(20, step=5)
-    found = account([attempt.exit(1)])
-    assert (found.recovery_s, found.starts, found.crashes, found.preemptions) == (4, 2, 1, 0)
-    assert found.wall_s == 18
-
-
 def test_preemptions_are_agreed_stops_and_attempts_that_ended_without_a_word() -> None:
     agreed = Attempt(0).begin(0, 0, 0, nodes=4).spend(10, step=1800).stop(10).exit(0, 75)
     silent = Attempt(5000).begin(0, 10, 0, nodes=4).spend(20, step=1800).events
@@ -127,34 +110,6 @@ def test_an_attempt_that_found_a_finished_training_is_left_out() -> None:
     found_it.emit("reused", uri="u")
     assert account([done, found_it.exit(1)]) == account([done])
     assert account([]).wall_s == 0
-
-
-seconds = st.floats(0, 1e4)
-spending = st.tuples(st.integers(0, 50), st.dictionaries(st.sampled_from(SECTION_NAMES), seconds, min_size=1))
-life = st.tuples(seconds, st.floats(0, 1), seconds, st.lists(spending, max_size=5))
-
-
-@settings(max_examples=30)
-@given(st.lists(st.tuples(seconds, st.lists(life, max_size=4), st.one_of(st.none(), seconds)), max_size=4))
-def test_classes_add_up_to_the_wall_time_whatever_happens(attempts: list[Any]) -> None:
-    now, step, written = 0.0, 0, []
-    for pause, lives, exit_after in attempts:
-        attempt = Attempt(now + pause)
-        for after, back_to, set_up, spendings in lives:
-            step = int(step * back_to)
-            attempt.begin(after, step, set_up)
-            for steps, spent in spendings:
-                step += steps
-                attempt.spend(step, **spent)
-        if exit_after is not None:
-            attempt.exit(exit_after)
-        now = attempt.now
-        written.append(attempt.events)
-    found = account(written)
-    total = sum(getattr(found, name) for name in CLASS_NAMES)
-    assert total == pytest.approx(found.wall_s, rel=1e-6, abs=0.01)
-    assert all(getattr(found, name) >= 0 for name in CLASS_NAMES)
-    assert found.lost_steps >= 0
 
 
 def test_any_one_lost_event_leaves_a_training_accounted_for() -> None:

@@ -26,8 +26,6 @@ def test_every_machine_finds_itself() -> None:
     ("type_", "accelerator", "gpus"),
     [
         ("g2-standard-24", "NVIDIA_L4", 2),
-        ("g2-standard-32", "NVIDIA_L4", 1),
-        ("a2-megagpu-16g", "NVIDIA_TESLA_A100", 16),
         ("a3-highgpu-8g", "NVIDIA_H100_80GB", 8),
         ("g4-standard-192", "NVIDIA_RTX_PRO_6000", 4),
         ("n1-standard-8", "", 0),
@@ -45,21 +43,11 @@ T4 = "NVIDIA_TESLA_T4"
     ("type_", "gpus", "given", "allowed", "todo"),
     [
         ("", {}, "type is not set", "a machine type", "g2-standard-12"),
-        ("g2-standard-13", {}, "g2-standard-13", "g2-standard-12", "did you mean g2-standard-"),
         ("a100", {}, "a100", "a2-highgpu-...", "set type"),
         ("ct5lp-hightpu-4t", {}, "a TPU", "NVIDIA GPUs", "set type"),
-        ("g2-standard-8", {"accelerator_type": "nvidia-l4"}, "nvidia-l4", "NVIDIA_L4", "did you mean NVIDIA_L4"),
         ("g2-standard-8", {"accelerator_count": 2}, "2 x NVIDIA_L4", "1 x NVIDIA_L4", "set accelerator_count to 1"),
         ("g2-standard-8", {"accelerator_type": T4}, T4, "1 x NVIDIA_L4", "comes with n1-standard-4"),
-        ("n1-standard-8", {"accelerator_count": 2}, "without accelerator_type", T4, "set accelerator_type"),
         ("n1-standard-8", {"accelerator_type": "NVIDIA_L4"}, "NVIDIA_L4", T4, "g2-standard-12"),
-        (
-            "n1-standard-32",
-            {"accelerator_type": T4, "accelerator_count": 1},
-            f"1 x {T4}",
-            f"2 x {T4}",
-            "set accelerator_count to 2 or 4",
-        ),
     ],
 )
 def test_what_does_not_exist_is_refused(type_: str, gpus: dict[str, Any], given: str, allowed: str, todo: str) -> None:
@@ -83,9 +71,3 @@ def test_the_price_of_spot_is_the_spot_price() -> None:
     assert found.price("SPOT", "us-central1") == pytest.approx(2 * (0.17621 + 0.2231), abs=1e-3)
     assert found.price("FLEX_START", "us-central1") is None and found.price("SPOT", "europe-west4") is None
     assert find_machine(machine("a4-highgpu-8g")).price("SPOT", "us-central1") is None
-
-
-def test_an_n1_takes_the_fewest_gpus_where_the_number_is_to_be_chosen() -> None:
-    assert find_machine(machine("n1-standard-8", accelerator_type="NVIDIA_TESLA_T4")).gpus == 1
-    # Two at least serve 32 vCPUs.
-    assert find_machine(machine("n1-standard-32", accelerator_type="NVIDIA_TESLA_T4")).gpus == 2

@@ -24,6 +24,20 @@ def test_end_with_a_process_that_is_not_the_parent() -> None:
             assert watching.wait(timeout=20) == os.EX_TEMPFAIL
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl (Linux)")
+def test_a_child_ends_with_its_parent() -> None:
+    code = (
+        "import time; from contracts.process import end_with_parent as end; end(); print(1, flush=True); time.sleep(60)"
+    )
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+        # The pipe ends once the child has ended too.
+        assert process.communicate(timeout=20)[0] == b""
+
+
 def test_a_stage_reports_its_use_to_nobody() -> None:
     # What a library of ours must find when it is loaded, in the process of a stage.
     tell = "print(os.environ['ORT_DISABLE_TELEMETRY']) or 0"

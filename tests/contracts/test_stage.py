@@ -2,8 +2,6 @@
 
 import json
 import os
-import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ProfileChoice, ProfileReport
 from contracts.errors import ConfigError, TryAgain
-from contracts.events import ERROR_NAME, EVENTS_NAME, EventLog, EventReader
+from contracts.events import ERROR_NAME, EVENTS_NAME, EventReader
 from contracts.fingerprint import combine
 from contracts.output import Lock
 from contracts.stage import Stage, run_stage
@@ -129,25 +127,11 @@ def test_a_folder_that_is_not_ours_is_left_alone(
     assert "belongs to another stage" in capsys.readouterr().err
 
 
-def test_fresh_empties_a_given_output(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    link = tmp_path / "link"
-    folder.mkdir()
-    link.symlink_to(folder)
-    arguments = ["--output", str(link), "--config-json", "{}"]
-    assert run_stage("profile", work, arguments) == 0
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints/x").write_text("old")
-    assert run_stage("profile", lambda stage: work(stage, {"model": "other"}), [*arguments, "--fresh"]) == 0
-    assert sorted(path.name for path in folder.iterdir()) == [".stage", MANIFEST_NAME]
-
-
-@pytest.mark.parametrize("content", [b'{"kind": "pro'])
-def test_a_damaged_manifest_below_our_root_is_made_again(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_manifest_below_our_root_is_made_again(tmp_path: Path) -> None:
     assert run(tmp_path, "a") == 0
     manifest = next(tmp_path.glob(f"*/{MANIFEST_NAME}"))
     whole = manifest.read_bytes()
-    manifest.write_bytes(content)
+    manifest.write_bytes(b'{"kind": "pro')
     assert run(tmp_path, "b") == 0
     assert manifest.read_bytes() == whole
 
@@ -155,7 +139,7 @@ def test_a_damaged_manifest_below_our_root_is_made_again(tmp_path: Path, content
 def test_a_manifest_of_another_version_is_not_overwritten(tmp_path: Path) -> None:
     assert run(tmp_path, "a") == 0
     manifest = next(tmp_path.glob(f"*/{MANIFEST_NAME}"))
-    newer = manifest.read_bytes().replace(b'"format_version": 2', b'"format_version": 99')
+    newer = manifest.read_bytes().replace(b'"format_version": 3', b'"format_version": 99')
     manifest.write_bytes(newer)
     assert run(tmp_path, "b") == 2
     assert manifest.read_bytes() == newer
@@ -241,10 +225,8 @@ def test_a_lock_is_removed_at_the_end_and_never_held_twice(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--config-json", "{}"],
         ["--root", "a"],
         ["--root", "a", "--config-json", "{"],
-        ["--root", "gs://bucket/x", "--config-json", "{}"],
         ["--root", "/dev/null/x", "--config-json", "{}"],
     ],
 )
@@ -254,36 +236,6 @@ def test_bad_arguments_are_user_errors(
     monkeypatch.chdir(tmp_path)
     assert run_stage("profile", work, arguments) == 2
     assert "to do:" in capsys.readouterr().err
-
-
-def test_a_half_written_event_waits_for_its_end(tmp_path: Path) -> None:
-    path = tmp_path / EVENTS_NAME
-    path.write_bytes(b'{"event": "start"}\n{"event": "fin')
-    reader = EventReader(path)
-    assert [event["event"] for event in reader.poll()] == ["start"]
-    assert list(reader.poll()) == []
-    with path.open("ab") as stream:
-        stream.write(b'ish"}\n')
-    assert [event["event"] for event in reader.poll()] == ["finish"]
-
-
-def test_a_full_disk_costs_events_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = EventLog(tmp_path, stage="train", attempt="a")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    log.emit("start")
-    try:
-        # Room for a part of the next one.
-        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / EVENTS_NAME).stat().st_size + 10, hard))
-        for _ in range(3):
-            log.emit("progress")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
-    log.emit("lost with the half line before it")
-    log.emit("finish")
-    assert [event["event"] for event in EventReader(tmp_path / EVENTS_NAME).poll()] == ["start", "finish"]
-    assert capsys.readouterr().err.count("events cannot be written") == 1
 
 
 def test_a_stage_that_works_for_a_run_says_where_its_output_is(tmp_path: Path) -> None:
@@ -297,17 +249,3 @@ def test_a_stage_that_works_for_a_run_says_where_its_output_is(tmp_path: Path) -
         "r1",
         "r2",
     ]
-
-
-def test_a_lock_that_was_removed_since_it_was_opened_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = storage.normalise(tmp_path / "out")
-    first = Lock(uri)
-
-    def flock(stream: object, operation: int) -> None:
-        """Let the holder end between another's opening and locking."""
-        first.release()
-
-    with monkeypatch.context() as patched, pytest.raises(TryAgain, match="just ended"):
-        patched.setattr("fcntl.flock", flock)
-        Lock(uri)
-    Lock(uri).release()

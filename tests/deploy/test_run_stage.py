@@ -138,29 +138,6 @@ def test_a_crash_loop_ends_the_group_and_a_stage_that_asks_for_another_start_get
     assert Run(program, 0, [139, 139, 75] * 5 + [0]).reasons == ["done"]
 
 
-def test_a_container_that_does_not_start_is_tried_for_an_hour(program: ModuleType) -> None:
-    """A registry that does not answer, a role that is not there yet."""
-    assert Run(program, 0, [125] * 30 + [0]).reasons == ["done"]
-    never = Run(program, 0, [125])
-    assert never.starts == 60 and never.seconds >= 3500 and "exit code 125" in never.reasons[0]
-
-
-def test_a_stage_that_does_not_end_at_the_deadline_keeps_no_group(
-    program: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(program, "STOP_S", 0.1)
-    seconds, reasons = [0.0], list[str]()
-
-    def sleep(duration_s: float) -> None:
-        seconds[0] += duration_s
-        time.sleep(0.2)
-
-    member = program.Member("acme", "zone", "photos-train", 1, 0, [], "image", {}, 2.0)
-    command = ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"]
-    program.run(member, command, now=lambda: seconds[0], sleep=sleep, end=lambda member, reason: reasons.append(reason))
-    assert reasons == ["its time is over"]
-
-
 def test_the_group_is_resized_to_0_with_the_machines_own_token(program: ModuleType, google: list[str]) -> None:
     member = program.read_member()
     assert (member.index, member.zone, member.deadline) == (1, "us-central1-a", 4102444800)

@@ -65,14 +65,6 @@ def test_thinning_keeps_ends_and_extremes(values: list[float], points: int) -> N
     assert min(drawn) == min(values) and max(drawn) == max(values)
 
 
-def test_a_long_curve_is_thinned_and_says_how_long_it_was(tmp_path: Path) -> None:
-    write(tmp_path, b"".join(scalar("loss", step, -1.0 if step == 777 else 1.0) for step in range(5000)))
-    ((curve,), _) = read(tmp_path, points=50)
-    assert (curve.rows, len(curve.steps) <= 50) == (5000, True)
-    assert 777 in curve.steps
-    assert curve.times[curve.steps.index(777)] == 1.7e9 + 777
-
-
 # --- files in any state -----------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from inspection.read import read_run
 from inspection.view import Change, PreviousRun, RunView
 from tests.inspection.lines import Planted, plant
 
-FIRST, SECOND, THIRD, FOURTH = (f"20261122-{hour:02}0000-0001" for hour in (7, 8, 9, 10))
+FIRST, SECOND, THIRD = (f"20261122-{hour:02}0000-0001" for hour in (7, 8, 9))
 
 
 def read(planted: Planted) -> RunView:
@@ -41,13 +41,6 @@ def test_a_run_is_compared_with_the_one_before(tmp_path: Path, small_shards: str
     (epochs,) = before.changes
     assert epochs.name == "train.epochs" and epochs.now == "7" != epochs.before
     assert previous(third) == PreviousRun(id=SECOND, changes=[], data_known=True)
-    # Of a version that had neither section `inspect` nor most of `resources`.
-    config = json.loads((third.folder / "run-start.json").read_bytes())["config"]
-    older = {name: section for name, section in config.items() if name != "inspect"}
-    change(third, "run-start.json", {"config": {**older, "resources": {"nodes": 2}}})
-    fourth = plant(line, small_shards, run_id=FOURTH, sections={"inspect": {"samples": "hide"}})
-    names = {each.name for each in previous(fourth).changes}
-    assert names >= {"inspect.samples", "resources.nodes"} and "resources.strategy" not in names
 
 
 def test_other_data_and_a_run_before_that_cannot_be_read(tmp_path: Path, small_shards: str) -> None:

@@ -79,13 +79,3 @@ def test_machines_beside_the_first_are_in_the_hours_and_not_in_the_time(line: Pa
     events.append({"time": 108, "event": "machine", "node_rank": 1, "nodes": 2})
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
     assert ask(line) == before
-
-
-def test_a_machine_that_was_told_and_then_taken_is_one_preemption(line: Path) -> None:
-    path = line / "train" / "attempts" / ID / "events.jsonl"
-    stop = {"time": 111, "event": "stop", "life": "0", "step": 8, "cause": "SIGTERM", "preempted": True}
-    path.write_text(path.read_text().removesuffix('{"time": 1'))
-    with path.open("a") as stream:
-        stream.write(json.dumps(stop) + "\n")
-    write_attempt(line, f"{ID}.2", 200, step=8)
-    assert (ask(line).attempts, ask(line).preemptions) == (2, 1)

@@ -17,7 +17,6 @@ from inspection.metrics import (
     MAX_ROWS,
     classification_metadata,
     output_hashes,
-    profile_metrics,
     stage_metrics,
     stage_warnings,
     summarise,
@@ -133,19 +132,6 @@ def test_names_and_values(stage: str, expected: dict[str, float]) -> None:
     metrics = stage_metrics(DOCUMENTS[stage])
     check_numbers(stage, metrics)
     assert metrics == expected
-
-
-def test_metrics_of_a_profile_that_are_not_always_measured() -> None:
-    measured = {"usd_per_million_samples": 0.5, "units_per_s": {"tokens": 9.0}}
-    points = [point.model_copy(update=measured) for point in DOCUMENTS["profile"].points]  # type: ignore[attr-defined]
-    report = document_of("profile", points=points, wall_s=7.0)
-    metrics = {name: value for name, value in profile_metrics(report).items() if name not in PROFILE}
-    assert metrics == {
-        "profile_tokens_per_s": 9.0,
-        "profile_usd_per_million_samples": 0.5,
-        "profile_wall_s": 7.0,
-    }
-    assert profile_metrics(document_of("profile", method="off")) == {}
 
 
 def test_goodput_and_cost_of_a_training_and_of_one_that_is_reused() -> None:

@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import json
-import os
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -20,7 +19,7 @@ from inspection.runs import list_runs
 from inspection.terminal import print_run, to_json
 from inspection.view import RunView
 from rehearsal.gcs import BucketServer
-from tests.inspection.lines import START, Kind, Planted, alive, leave_lock, plant, write_scalars
+from tests.inspection.lines import START, Planted, alive, leave_lock, plant, write_scalars
 
 
 @pytest.fixture
@@ -122,19 +121,6 @@ def test_a_killed_run_is_no_running_one_and_without_a_lock_the_newest_event_coun
     assert states(view)["export"] == "not started"
 
 
-def test_a_kill_is_not_explained_by_an_earlier_attempt(line: Path, small_shards: str) -> None:
-    planted = plant(line, small_shards, kind="killed")
-    leave_lock(planted)
-    attempts = line / "train" / "attempts"
-    (attempts / planted.run_id).rename(attempts / f"{planted.run_id}.20261122-070200-0001")
-    (attempts / f"{planted.run_id}.20261122-070100-0001").mkdir()
-    events = [{"event": "start", "launched_at": START - 9}, {"event": "error", "exit_code": 75, "message": "preempted"}]
-    lines = [json.dumps({"time": START - 5, **event}) + "\n" for event in events]
-    (attempts / f"{planted.run_id}.20261122-070100-0001" / "events.jsonl").write_text("".join(lines))
-    train = read(planted).stage("train")
-    assert train is not None and (train.state, train.error) == ("stopped", "ended without an error")
-
-
 def test_a_run_of_which_no_stage_failed_says_why_it_failed(line: Path, small_shards: str) -> None:
     planted = plant(line, small_shards, kind="running")
     record = json.loads((plant(line, small_shards, run_id="20261122-080000-0001").folder / "run.json").read_bytes())
@@ -198,22 +184,6 @@ def test_a_run_in_a_bucket_is_read_there(line: Path, small_shards: str, bucket_s
     assert [entry.id for entry in list_runs("gs://bucket-1/lines")] == [planted.run_id]
 
 
-KINDS: list[Kind] = ["fresh", "resumed", "cached", "int8 refused", "failed", "running"]
-
-
-def test_a_list_has_a_line_for_each_run(tmp_path: Path, small_shards: str) -> None:
-    for number, kind in enumerate(KINDS):
-        plant(tmp_path / kind.replace(" ", "-"), small_shards, kind=kind, run_id=f"20261122-07000{number}-0001")
-    (tmp_path / "no line").mkdir()
-    (tmp_path / "a file").touch()
-    lines = {entry.name: entry for entry in list_runs(str(tmp_path))}
-    assert set(lines) == {kind.replace(" ", "-") for kind in KINDS}
-    fresh = lines["fresh"].headline
-    assert (fresh.metric, fresh.metric_value, fresh.precision) == ("accuracy", 0.9375, "fp16")
-    assert lines["failed"].stage == "train" and lines["failed"].state == "failed"
-    assert lines["resumed"].headline.preemptions == 1
-
-
 # --- hostile content --------------------------------------------------------------------------------------------------
 
 
@@ -225,18 +195,6 @@ def test_a_damaged_run_still_shows_what_is_left(line: Path, small_shards: str) -
     view = read(planted)
     assert view.shards is None and view.checkpoint is None and view.export is not None
     assert {"the output of stage shard", "the output of stage train"} <= {missing.what for missing in view.missing}
-
-
-def test_a_future_format_version_is_said(line: Path, small_shards: str) -> None:
-    planted = plant(line, small_shards)
-    for path in (planted.folder / "run.json", storage.local_path(planted.uris["export"]) / "manifest.json"):
-        values = json.loads(path.read_bytes())
-        path.write_text(json.dumps({**values, "format_version": 99, "new": True}))
-    view = read(planted)
-    reasons = {missing.what: missing.reason for missing in view.missing}
-    assert "format version 99" in reasons["the run's record"]
-    assert "format version 99" in reasons["the output of stage export"]
-    assert view.export is None and view.shards is not None
 
 
 @pytest.mark.parametrize(
@@ -294,22 +252,6 @@ def test_any_run_document_harms_nobody(line: Path, small_shards: str, content: b
     assert read(planted).missing
     (only,) = list_runs(str(line))
     assert only.id == planted.run_id and (only.state == "unreadable") == (name == "run.json")
-
-
-@pytest.mark.parametrize(("name", "special"), [("manifest", "endless"), ("events", "pipe")])
-def test_what_is_no_ordinary_file_is_not_waited_for(line: Path, small_shards: str, name: str, special: str) -> None:
-    planted = plant(line, small_shards)
-    path = {
-        "manifest": storage.local_path(planted.uris["shard"]) / "manifest.json",
-        "events": line / "train" / "attempts" / planted.run_id / "events.jsonl",
-    }.get(name, planted.folder / name)
-    path.unlink(missing_ok=True)
-    if special == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
-    assert len(read(planted).stages) == 4
-    assert len(list_runs(str(line))) == 1
 
 
 def test_json_has_no_number_that_is_not_finite(line: Path, small_shards: str) -> None:

@@ -50,13 +50,6 @@ def test_the_record_holds_times_documents_and_results(tmp_path: Path) -> None:
     assert RunRecord.parse(record.to_json(), where="here") == record
 
 
-def test_the_record_of_half_a_run(tmp_path: Path) -> None:
-    record = record_of(tmp_path, ["shard", "profile"], error="why")
-    assert (record.state, record.error) == ("failed", "why")
-    assert [stage.state for stage in record.stages] == ["done", "done", "not started", "not started"]
-    assert record.results == {"data": record.results["data"]} and record.row == {"run_wall_s": 46.0}
-
-
 @pytest.mark.parametrize("stage", ["shard", "profile", "train", "export"])
 def test_a_damaged_document_leaves_a_record(tmp_path: Path, stage: str) -> None:
     traces = make_traces(tmp_path, list(STAGES))

@@ -1,6 +1,5 @@
 """The state machine of stages, as events tell it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +29,6 @@ def make_trace(folder: Path, *events: dict[str, Any]) -> StageTrace:
     return trace
 
 
-def test_a_finished_stage(tmp_path: Path) -> None:
-    trace = make_trace(tmp_path, START, READY, make_event("ready", 15.0), FINISH, make_exit(0, 21.0))
-    record = trace.record("ab")
-    assert (record.state, record.wall_s, record.start_s, record.uri, record.made, record.manifest_sha256) == (
-        "done",
-        21.0,
-        4.0,
-        "file:///f",
-        "weights",
-        "ab",
-    )
-    assert trace.find_error() is None
-
-
 def test_a_document_of_a_process_that_failed_afterwards_does_not_count(tmp_path: Path) -> None:
     trace = make_trace(tmp_path, START, READY, FINISH, make_exit(1, 21.0))
     assert trace.record(None).state == "failed"
@@ -65,18 +50,6 @@ def test_a_stage_that_left_no_error(tmp_path: Path, exit_code: int, expected: in
     assert error.exit_code == expected
     assert text in error.message
     assert str(tmp_path / "log.txt") in error.message
-
-
-def test_poll_reads_what_is_new(tmp_path: Path) -> None:
-    trace = StageTrace("train", tmp_path)
-    assert list(trace.poll()) == []
-    path = tmp_path / "events.jsonl"
-    path.write_text(json.dumps(START) + "\n" + json.dumps(READY))
-    assert [event["event"] for event in trace.poll()] == ["start"]
-    assert trace.started
-    path.write_text(json.dumps(START) + "\n" + json.dumps(READY) + "\n")
-    assert [event["event"] for event in trace.poll()] == ["ready"]
-    assert trace.start_s == 4.0
 
 
 @pytest.mark.parametrize(("code", "state"), [(75, "running"), (134, "running"), (70, "failed"), (2, "failed")])

@@ -34,7 +34,7 @@ def printed(view: RunView) -> str:
             {"samples_per_s": 10.0, "samples_per_s_min": 9.0, "samples_per_s_max": 11.0, "data_time_fraction": 0.0},
             "10.0 samples/s per rank (9.0 to 11.0), data time 0% of a step",
         ),
-        ({"outcome": "hung", "reason": "no answer for 120 s"}, "not measured: no answer for 120 s"),
+        ({"outcome": "timeout", "reason": "no answer for 120 s"}, "not measured: no answer for 120 s"),
     ],
 )
 def test_a_missing_rate_is_not_zero_and_has_no_price(measured: dict[str, Any], words: str) -> None:

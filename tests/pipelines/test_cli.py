@@ -13,7 +13,6 @@ from contracts.artifacts import ShardManifest
 from contracts.storage import normalise
 from pipelines.cli import GROUPS, app
 
-Shardline = Callable[..., subprocess.CompletedProcess[str]]
 HEAVY = ("torch", "apache_beam", "kfp", "google.cloud.aiplatform", "transformers", "rich", "pydantic")
 
 
@@ -111,25 +110,19 @@ def test_config_show_resolves_overrides(call: Callable[..., Result]) -> None:
     assert shown["sharding"]["source"] == "raw"
 
 
-def test_a_stage_alone_ends_with_its_folder(project: Path, shardline: Shardline) -> None:
-    answer = shardline("shard", "tiny.yaml", "--to", "out/my shards")
-    assert answer.returncode == 0, answer.stderr
+def test_a_stage_alone_ends_with_its_folder_and_a_dry_run_writes_nothing(
+    project: Path, call: Callable[..., Result]
+) -> None:
+    before = sorted(project.iterdir())
+    planned = call("shard", "tiny.yaml", "--dry-run")
+    assert re.search(r"train: \d+ samples in \d+ shards?, \d+ bytes of source files", planned.stdout), planned.output
+    assert sorted(project.iterdir()) == before
+    answer = call("shard", "tiny.yaml", "--to", "out/my shards")
+    assert answer.exit_code == 0, answer.stderr
     assert answer.stdout.splitlines()[-1] == "out/my shards"
-    assert "shard  starts" in answer.stderr
-    assert "shard  done: " in answer.stderr
+    assert "shard  starts" in answer.stderr and "shard  done: " in answer.stderr
     manifest = ShardManifest.load(normalise(project / "out" / "my shards"))
     assert sum(split.samples for split in manifest.splits.values()) == 48
-    again = shardline("shard", "tiny.yaml", "--to", "out/my shards")
-    assert again.stdout == answer.stdout
-    assert "reused" in again.stderr
-
-
-def test_a_dry_run_names_the_shards_and_writes_nothing(project: Path, shardline: Shardline) -> None:
-    before = sorted(project.iterdir())
-    answer = shardline("shard", "tiny.yaml", "--dry-run")
-    assert answer.returncode == 0, answer.stderr
-    assert re.search(r"train: \d+ samples in \d+ shards, \d+ bytes of source files", answer.stdout)
-    assert sorted(project.iterdir()) == before
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,14 @@ def load(name: str = "digits-vertex", *overrides: str) -> Any:
     return load_config(ROOT / "configs" / f"{name}.yaml", [*REGISTERED, *overrides])
 
 
+@cache
+def compiled(name: str = "digits-vertex", *overrides: str) -> CompiledLine:
+    return compile_config(load(name, *overrides))
+
+
 @pytest.fixture(scope="module", params=CONFIGS)
 def line(request: pytest.FixtureRequest) -> CompiledLine:
-    return compile_config(load(request.param))
+    return compiled(request.param)
 
 
 def tasks_of(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -107,7 +113,7 @@ def test_the_line_is_flat_and_stages_are_joined_by_artifacts(line: CompiledLine)
 
 
 def test_what_is_known_when_compiling_leaves_no_task() -> None:
-    tasks = tasks_of(compile_config(load("digits-vertex", "profile=off", "register.upload=false")).spec)
+    tasks = tasks_of(compiled("digits-vertex", "profile=off", "register.upload=false").spec)
     assert set(tasks) == {"list-source", "shard", "train", "export", "record"}
 
 
@@ -125,7 +131,7 @@ def test_training_feeds_the_tensorboard_that_is_configured() -> None:
         "projects/123456789012/locations/us-central1/tensorboards/34",
         "a@acme-vision.iam.gserviceaccount.com",
     )
-    spec = compile_config(load("digits-vertex", f"vertex.tensorboard={board}", f"cloud.service_account={account}")).spec
+    spec = compiled("digits-vertex", f"vertex.tensorboard={board}", f"cloud.service_account={account}").spec
     for stage in ("profile", "train", "export", "register"):
         job = job_of(spec, stage)
         assert job["tensorboard"] == (board if stage == "train" else "")
@@ -136,7 +142,7 @@ def test_training_feeds_the_tensorboard_that_is_configured() -> None:
 
 
 def test_pools_are_one_machine_and_the_rest() -> None:
-    spec = compile_config(load("photos-h100-flex")).spec
+    spec = compiled("photos-h100-flex").spec
     pools = pools_of(spec, "train")
     assert [pool["replica_count"] for pool in pools] == [1, 3]
     assert [pool["replica_count"] for pool in pools_of(spec, "export")] == [1]
@@ -149,7 +155,7 @@ def test_pools_are_one_machine_and_the_rest() -> None:
 
 
 def test_place_and_machines_can_be_changed_at_submission() -> None:
-    line = compile_config(load("photos-a100-spot"))
+    line = compiled("photos-a100-spot")
     assert {"region", "strategy", "max_wait", "timeout", "train_timeout"} <= set(line.parameters)
     assert set(line.parameters) == set(line.spec["root"]["inputDefinitions"]["parameters"])
     for stage in ("profile", "train", "export", "register"):
@@ -160,12 +166,12 @@ def test_place_and_machines_can_be_changed_at_submission() -> None:
 
 
 def test_a_stage_is_given_the_keys_that_it_reads() -> None:
-    values = {name: json.loads(text) for name, text in _configs(compile_config(load())).items()}
+    values = {name: json.loads(text) for name, text in _configs(compiled()).items()}
     assert values["shard_config"]["resources"]["beam_runner"] == "dataflow"
     assert values["shard_config"]["cloud"]["images"]["cpu"] == load().cloud.images.cpu
     assert "train" not in values["shard_config"] and "sharding" not in values["train_config"]
     # Another learning rate is another training; shards and profile are KFP's to keep.
-    changed = _configs(compile_config(load("digits-vertex", "train.learning_rate=0.5")))
+    changed = _configs(compiled("digits-vertex", "train.learning_rate=0.5"))
     assert {name for name in values if json.loads(changed[name]) != values[name]} == {"train_config", "run_config"}
 
 
@@ -176,18 +182,18 @@ def _configs(line: CompiledLine) -> dict[str, str]:
 def test_a_configuration_that_no_parameter_holds_is_refused_by_name() -> None:
     message = rf"the parameter \w+_config has .* characters(.|\n)*{MAX_PARAMETER:,}(.|\n)*shorten resources\.env,"
     with pytest.raises(ConfigError, match=message):
-        compile_config(load("digits-vertex", f"resources.env={json.dumps({'A': 'x' * MAX_PARAMETER})}"))
+        compiled("digits-vertex", f"resources.env={json.dumps({'A': 'x' * MAX_PARAMETER})}")
 
 
 def test_what_does_not_change_the_pipeline_does_not_change_its_hash() -> None:
-    first = compile_config(load()).spec
-    again = compile_config(load("digits-vertex", "run.name=digits")).spec
-    other = compile_config(load("digits-vertex", "resources.machine.boot_disk_gb=120")).spec
+    first = compiled().spec
+    again = compiled("digits-vertex", "run.name=digits").spec
+    other = compiled("digits-vertex", "resources.machine.boot_disk_gb=120").spec
     assert canonical_hash(first) == canonical_hash(again) != canonical_hash(other)
 
 
 def test_the_file_is_what_was_asked_for(tmp_path: Path) -> None:
-    spec = compile_config(load()).spec
+    spec = compiled().spec
     for name, read in (("a.yaml", yaml.safe_load), ("deep/b.json", json.loads)):
         write_spec(spec, tmp_path / name)
         assert canonical_hash(read((tmp_path / name).read_text())) == canonical_hash(spec)

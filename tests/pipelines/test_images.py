@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from contracts.config import RunConfig
-from contracts.config.load import load_config
 from contracts.errors import ConfigError
 from pipelines import images
-from pipelines.images import IMAGE_FILES, find_images, find_stale, hash_sources, list_sources
+from pipelines.images import IMAGE_FILES, find_images, hash_sources, list_sources
 from tests.pipelines.test_rules import DIGEST, config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,36 +89,17 @@ def test_a_gpu_image_that_lacks_what_the_configuration_needs_is_refused(
         assert missing[0].startswith("cloud.images.gpu is not set") and lack in missing[0]
 
 
-@pytest.mark.parametrize("changes", [{"gpu": f"{REPOSITORY}/gpu:latest"}, {"cuda": "cu118"}])
-def test_a_damaged_record_is_refused(record: Record, changes: dict[str, object]) -> None:
-    record(**changes)
-    with pytest.raises(ConfigError, match="is not a record of images"):
-        find_images(config(NONE))
-
-
-def test_images_of_other_sources_are_told(record: Record) -> None:
-    record()
-    assert find_stale(config(NONE)) == ""
-    record(sources_sha256="a" * 64)
-    assert "of other sources than this program" in find_stale(config(NONE))
-    assert find_stale(config()) == ""
-
-
 def test_an_edit_of_the_readme_changes_nothing_that_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = set(list_sources())
     assert {"pyproject.toml", "deploy/docker/gpu.Dockerfile", "trainer/__init__.py"} <= names
     assert not [name for name in names if name.startswith(("README", "LICENSE", "tests", "rehearsal", "pipelines"))]
-    # As an installed wheel has it: a package of somebody else is called docker.
+    base = tmp_path / IMAGE_FILES
     for name in names:
-        base = tmp_path if name.partition("/")[0] in images.PACKAGES else tmp_path / IMAGE_FILES
-        (base / name).parent.mkdir(parents=True, exist_ok=True)
-        (base / name).write_bytes((ROOT / name).read_bytes())
-    (tmp_path / "docker").mkdir()
-    (tmp_path / "docker" / "client.py").write_text("")
-    (tmp_path / "README.md").write_text("edited")
-    (tmp_path / "trainer" / "__pycache__").mkdir()
-    (tmp_path / "trainer" / "__pycache__" / "task.pyc").write_bytes(b"")
+        place = tmp_path if name.partition("/")[0] in images.PACKAGES else base
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes((ROOT / name).read_bytes())
     here = hash_sources()
+    # As an installed wheel has them.
     monkeypatch.setattr(images, "__file__", str(tmp_path / "pipelines" / "images.py"))
     assert hash_sources() == here
     (tmp_path / "trainer" / "task.py").write_text("edited")
@@ -127,9 +107,3 @@ def test_an_edit_of_the_readme_changes_nothing_that_is_built(tmp_path: Path, mon
     (tmp_path / IMAGE_FILES / "pyproject.toml").unlink()
     with pytest.raises(ConfigError, match=r"has no pyproject\.toml"):
         list_sources()
-
-
-def test_the_examples_name_no_images() -> None:
-    for example in (ROOT / "configs").glob("*.yaml"):
-        found = load_config(example).cloud.images
-        assert not any((found.cpu, found.gpu, found.serving)), example

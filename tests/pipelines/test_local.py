@@ -5,38 +5,45 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from contracts.artifacts import RunRecord
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, ForwardedError
 from inspection.find import find_place
 from inspection.read import read_run
 from inspection.stages import StageTrace
 from pipelines import local
-from pipelines.local import StageFailed, run_stage_alone
+from pipelines.cli import app
+from pipelines.local import run_stage_alone
 from pipelines.progress import PlainLines
 from pipelines.rules import check_line
 
-Shardline = Callable[..., subprocess.CompletedProcess[str]]
 # Refused before the stage starts a process that loads torch.
 REFUSED = ("data.num_workers=3", "profile.num_workers=[0, 1]", "resources.ranks=1")
+# The command without the checks before the first stage, which import torch.
+UNCHECKED = "from pipelines import cli, local; local.check_local = lambda *_: None; cli.main()"
 
 
 def read_record(path: Path) -> RunRecord:
     return RunRecord.parse(path.read_bytes(), where=str(path))
 
 
-def test_a_run_ends_with_the_error_of_its_stage(
-    project: Path, environment: dict[str, str], shardline: Shardline
-) -> None:
-    failed = shardline("run", "tiny.yaml", *REFUSED)
-    assert failed.returncode == 2
+def test_a_run_ends_with_the_error_of_its_stage(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tested in test_checks: it imports torch.
+    monkeypatch.setattr(local, "check_local", lambda *_: None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.chdir(project)
+    failed = CliRunner().invoke(app, ["run", "tiny.yaml", *REFUSED], obj=time.time())
+    assert failed.exit_code == 2, failed.output
     assert failed.stdout.splitlines()[-1] == "runs/tiny"
     assert "error: stage profile: " in failed.stderr and "data.num_workers" in failed.stderr
     assert "to do:" in failed.stderr and "Traceback" not in failed.stderr
@@ -46,7 +53,7 @@ def test_a_run_ends_with_the_error_of_its_stage(
     line = project / "runs" / "tiny"
     assert len(list(line.glob("shard/*/manifest.json"))) == 1
     assert list(line.glob("profile/*/manifest.json")) == []
-    assert list(Path(environment["TMPDIR"]).iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
     record = read_record(line / "run.json")
     assert record.state == "failed" and "data.num_workers" in record.error
@@ -86,13 +93,15 @@ def wait_for(condition: Callable[[], Any], what: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("command", "number", "exit_code"), [("run", signal.SIGINT, 130), ("shard", signal.SIGKILL, -9)]
+)
 def test_a_signal_ends_every_process(
-    project: Path, environment: dict[str, str], number: signal.Signals, exit_code: int
+    project: Path, environment: dict[str, str], command: str, number: signal.Signals, exit_code: int
 ) -> None:
     root = project / f"interrupted {number.name}"
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipelines.cli", "run", "tiny.yaml", f"run.root={root.name}"],
+        [sys.executable, "-c", UNCHECKED, command, "tiny.yaml", f"run.root={root.name}"],
         cwd=project,
         env=environment,
         stdout=subprocess.PIPE,
@@ -160,7 +169,7 @@ def test_ctrl_c_lets_a_training_save(
                 received.append(signal.SIGINT)
 
     command = [sys.executable, str(script), str(tmp_path), str(save_s)]
-    with pytest.raises(StageFailed) as caught:
+    with pytest.raises(ForwardedError) as caught:
         local._run_command(command, StageTrace("train", tmp_path), received, Pressing(["train"]), 10)
     assert (tmp_path / "saved").exists() == saves
     assert (caught.value.exit_code, shown) == (130, ["start", "interrupted", "log", "exit"])
@@ -169,17 +178,25 @@ def test_ctrl_c_lets_a_training_save(
     assert not (tmp_path / "beat").exists(), "what the stage started lives on"
 
 
-def test_signals_are_caught_once_and_an_ignored_one_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with local._caught_signals() as received:
-            for number in (signal.SIGHUP, signal.SIGTERM):
-                os.kill(os.getpid(), number)
-            assert received == [signal.SIGTERM]
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, "nohup is respected"
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_a_signal_ends_the_comparison_with_production(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_GRACE_S", 0.2)
+    (tmp_path / "judge.py").write_text(TRAINING)
+    monkeypatch.setattr(
+        "pipelines.promote.decide_here",
+        lambda *_, run, **__: run([sys.executable, str(tmp_path / "judge.py"), str(tmp_path), "30"]),
+    )
+
+    def end() -> None:
+        wait_for((tmp_path / "beat").exists, "no comparison started")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with local._caught_signals() as received, pytest.raises(ForwardedError) as caught:
+        threading.Thread(target=end, daemon=True).start()
+        local._decide(RunConfig(), "file:///line", "run", {"export": "", "shard": ""}, received)
+    assert caught.value.exit_code == 143 and "SIGTERM" in str(caught.value)
+    (tmp_path / "beat").unlink()
+    time.sleep(0.1)
+    assert not (tmp_path / "beat").exists(), "what the comparison started lives on"
 
 
 @pytest.mark.parametrize(
@@ -197,16 +214,11 @@ def test_what_cannot_succeed_is_found_before_the_first_stage(sections: dict[str,
     assert given in caught.value.given
     if "resources.max_cost_usd" in given:
         with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without resources\.price_usd_per_h"):
-            run_stage_alone("train", config, to=None, input_uris={}, fresh=False)
+            run_stage_alone("train", config, to=None, fresh=False)
 
 
-def test_the_checks_come_before_any_document(shardline: Shardline, project: Path) -> None:
-    batch = ("train.global_batch_size=1", "resources.ranks=2", "parallel.slot_size=1")
-    for arguments, expected in (
-        (batch, "at least 2: one sample per rank"),
-        (("sharding.source=no",), "no does not exist"),
-    ):
-        done = shardline("run", "tiny.yaml", "run.root=refused", *arguments)
-        assert done.returncode == 2 and done.stdout == ""
-        assert expected in done.stderr and "Traceback" not in done.stderr
-        assert not (project / "refused").exists()
+def test_the_checks_come_before_any_document(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    done = CliRunner().invoke(app, ["run", "tiny.yaml", "run.root=refused", "sharding.source=no"], obj=0.0)
+    assert done.exit_code == 2 and done.stdout == ""
+    assert "no does not exist" in done.stderr and not (project / "refused").exists()

@@ -1,10 +1,7 @@
 """Own code through the commands: packed, imported from the archive alone, part of the result."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -67,19 +64,13 @@ def code(project: Path) -> Path:
     return folder
 
 
-def train(shardline: Shardline, shards: str) -> "subprocess.CompletedProcess[str]":
-    return shardline(
-        *("train", "tiny.yaml", "--shards", shards),
-        *("model.architecture=own_net:net", "data.transform=own_change:change"),
-        *("code.path=own", "profile=off", "data.num_workers=2", "resources.ranks=1"),
-    )
-
-
-def test_training_runs_the_archive_which_nobody_may_edit(
-    shardline: Shardline, project: Path, code: Path, small_shards: str
-) -> None:
+def test_training_runs_the_archive(shardline: Shardline, project: Path, code: Path, small_shards: str) -> None:
     (code / "own_link.py").symlink_to("own_net.py")
-    first = train(shardline, small_shards)
+    first = shardline(
+        *("train", "tiny.yaml", "--shards", small_shards),
+        *("model.architecture=own_net:net", "data.transform=own_change:change"),
+        *("code.path=own", "profile=off", "data.num_workers=1", "resources.ranks=1"),
+    )
     assert first.returncode == 0, first.stderr
     assert "own_link.py, below code.path, is a link: it is left out" in first.stderr
     archives = project / "runs" / "tiny" / "code"
@@ -89,31 +80,6 @@ def test_training_runs_the_archive_which_nobody_may_edit(
             *("own_change.py", "own_net.py", "own_parts/__init__.py", "own_parts/blocks.py"),
             *("own_parts/table.bin", "own_parts/table.py", "trainer.py"),
         ]
-    # An edit of the archive is no way to change the code.
-    archive.write_bytes(archive.read_bytes()[:-9])
-    changed = train(shardline, small_shards)
-    assert changed.returncode == 2 and f"{archive.name} was changed" in changed.stderr
-
-
-def test_code_that_is_shadowed_ends_with_2(project: Path, code: Path, environment: dict[str, str]) -> None:
-    # Other files' tests have run lines in the project.
-    runs, other = project / "runs" / "tiny" / "runs", project / "other"
-    before = sorted(runs.glob("*"))
-    other.mkdir(exist_ok=True)
-    (other / "own_net.py").write_text("def net(num_classes): return None\n")
-    given = ["model.architecture=own_net:net", "code.path=own"]
-    shadowed = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", "run", "tiny.yaml", *given],
-        cwd=project,
-        env={**environment, "PYTHONPATH": os.pathsep.join([str(other), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert shadowed.returncode == 2, shadowed.stderr
-    assert f"is shadowed by {other / 'own_net.py'}" in shadowed.stderr
-    assert sorted(runs.glob("*")) == before
 
 
 def planned(code: Path, **sections: Any) -> CompiledLine:

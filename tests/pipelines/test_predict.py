@@ -50,16 +50,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / f"{name}.jpg") for name in colours.COLOURS}
 
 
-def shardline(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", "predict", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def answer(capfd: pytest.CaptureFixture[str], folder: Path | str, *arguments: str) -> tuple[int, list[Any], str]:
     """Run what the command runs, in this process: exit code, rows, stderr."""
     code = command.main([f"--folder={folder}", "-o", "json", *arguments])
@@ -68,34 +58,17 @@ def answer(capfd: pytest.CaptureFixture[str], folder: Path | str, *arguments: st
     return code, [json.loads(line) for line in captured.out.splitlines()], captured.err
 
 
-def test_an_export_answers_as_its_shipped_program_does(exported: Path, images: dict[str, str]) -> None:
-    found = shardline(exported, *images.values(), "--top", "2", "-o", "csv")
-    assert found.returncode == 0, found.stderr
-    rows = list(csv.reader(found.stdout.splitlines()))
-    assert [(row[0], row[1].split("; ")[0]) for row in rows[1:]] == [(path, name) for name, path in images.items()]
-    assert found.stderr.startswith("predict: model.fp32.onnx by onnxruntime 1.")
-    assert len(found.stderr.splitlines()) == 1
-    program = [sys.executable, "-I", str(exported / "predict.py"), *images.values(), "--top", "2", "-o", "csv"]
-    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout == found.stdout
-
-
-def test_a_file_that_cannot_be_used_is_named(
-    exported: Path, images: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_an_export_answers_as_its_shipped_program_does(
+    exported: Path, images: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "below").mkdir()
-    (tmp_path / ".DS_Store").write_text("no image")
-    shutil.copy(images["red"], tmp_path / "below" / "red.JPG")
-    code, rows, err = answer(capfd, exported, str(tmp_path), "none.png", __file__, images["blue"])
-    assert code == 2
-    assert [(row["file"], row["labels"]) for row in rows] == [
-        (str(tmp_path / "below" / "red.JPG"), ["red"]),
-        (images["blue"], ["blue"]),
-    ]
-    assert "1 files were left out by their names" in err
-    assert "error: none.png: No such file" in err and f"error: {__file__}: not an image of a known format" in err
-    assert "2 of 4 could not be used" in err
-    code, _, err = answer(capfd, exported, "--lines", str(tmp_path / "texts"))
-    assert (code, "--lines for a model of texts" in err) == (2, True)
+    assert run_predict(str(exported), [*images.values()], top=2, output="csv", lines=None) == 0
+    found = capfd.readouterr()
+    rows = list(csv.reader(found.out.splitlines()))
+    assert [(row[0], row[1].split("; ")[0]) for row in rows[1:]] == [(path, name) for name, path in images.items()]
+    assert found.err.startswith("predict: model.fp32.onnx by onnxruntime 1.")
+    assert len(found.err.splitlines()) == 1
+    program = [sys.executable, "-I", str(exported / "predict.py"), *images.values(), "--top", "2", "-o", "csv"]
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout == found.out
 
 
 def change_byte(path: Path) -> None:
@@ -116,7 +89,6 @@ def edit_manifest(folder: Path, changes: dict[str, Any], *, seal: bool = True) -
     [
         (lambda folder: change_byte(folder / "model.fp32.onnx"), "model.fp32.onnx has crc32c"),
         (lambda folder: edit_manifest(folder, {"precision": "fp16"}, seal=False), "the manifest was changed"),
-        (lambda folder: edit_manifest(folder, {"files": []}), "its manifest has no labels.json"),
     ],
 )
 def test_a_damaged_export_is_refused(
@@ -141,7 +113,7 @@ def test_nothing_of_the_folder_is_executed(
     monkeypatch.chdir(copy)
     # Files that are not used are not looked at: the program is for others.
     assert answer(capfd, copy, images["red"])[0] == 0
-    assert shardline(copy, images["red"]).returncode == 0
+    assert run_predict(str(copy), [images["red"]], top=None, output="table", lines=None) == 0
 
 
 def test_a_bucket_holds_models_and_images(
@@ -161,8 +133,8 @@ def test_a_bucket_holds_models_and_images(
 def write_attempt(line: Path, name: str, *events: dict[str, Any], tail: str = "") -> None:
     folder = line / "export" / "attempts" / name
     folder.mkdir(parents=True)
-    start = {"event": "start"}
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in (start, *events)) + tail)
+    lines = [json.dumps({"time": 1.0, **event}) + "\n" for event in ({"event": "start"}, *events)]
+    (folder / "events.jsonl").write_text("".join(lines) + tail)
 
 
 @pytest.fixture
@@ -191,6 +163,14 @@ def test_a_model_is_an_export_or_a_run(line: Path) -> None:
         (str(line / "export" / ("a" * 16)), "a"),
     ):
         assert find_export(name) == storage.normalise(line / "export" / (letter * 16))
+    # A run whose id has a dot, before a newer one whose record is damaged.
+    write_attempt(line, f"2027.a.{ID}", {"event": "finish", "uri": storage.normalise(line / "export" / ("a" * 16))})
+    write_attempt(line, f"2028.{ID}", {"event": "finish", "uri": "file:///gone"})
+    (line / "runs" / "2028").mkdir()
+    (line / "runs" / "2028" / "run.json").write_text("{")
+    assert find_export(str(line)) == storage.normalise(line / "export" / ("a" * 16))
+    for name in (f"2027.a.{ID}", f"2028.{ID}"):
+        shutil.rmtree(line / "export" / "attempts" / name)
     moved = line.rename(line.with_name("moved"))
     assert find_export("runs/moved") == storage.normalise(moved / "export" / ("b" * 16))
 

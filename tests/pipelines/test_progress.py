@@ -50,19 +50,6 @@ def test_plain_lines_show_changes_not_events() -> None:
     assert len(lines) == 14
 
 
-def test_an_interruption_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    stream = io.StringIO()
-    events = [
-        RECORDED[0],
-        {"event": "interrupted", "signal": "SIGINT"},
-        {"event": "error", "exit_code": 75, "message": "stopped by SIGTERM (rank 0) at step 3"},
-    ]
-    draw(PlainLines(["train"], stream), events)
-    assert stream.getvalue().splitlines() == ["train  starts", "train  interrupted by SIGINT"]
-    draw(Bars(["train"]), events)
-    assert "failed" not in capsys.readouterr().err
-
-
 def test_bars_take_every_event(capsys: pytest.CaptureFixture[str]) -> None:
     failed = [RECORDED[0], {"event": "error", "exit_code": 2, "message": "m"}]
     for events in (RECORDED, failed, [{"event": "reused", "uri": "file:///f"}]):

@@ -23,6 +23,6 @@ def test_a_stage_that_uses_shards_ends_with_their_warnings(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "_run_command", lambda *_: storage.normalise(tmp_path / "report"))
     config = RunConfig.model_validate(small_config(run={"root": str(tmp_path)}))
-    local.run_stage_alone("profile", config, to=None, input_uris={"shards": shards}, fresh=False)
+    local.run_stage_alone("profile", config, to=None, fresh=False, shards=shards)
     assert f"profile: warning: {TEXT}\n" in capsys.readouterr().err
     assert read_warnings(small_shards) == read_warnings(f"{shards}/nowhere") == []

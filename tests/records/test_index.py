@@ -67,58 +67,47 @@ def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     entry = manifest.shards[0]
     path = tmp_path / entry.index.name
 
-    def refused(content: bytes) -> str:
-        path.write_bytes(content)
-        right = entry.index.model_copy(update={"crc32c": storage.crc32c(content)})
-        with pytest.raises(DataError) as caught:
-            read_index(uri, entry.model_copy(update={"index": right}))
-        return caught.value.given
-
     rows = np.load(path)
     with pytest.raises(DataError, match=r"train-00000000-00000\.idx\.npy has another crc32c than the manifest says"):
         path.write_bytes(path.read_bytes() + b"?")
         read_index(uri, entry)
-    assert "is no NumPy file" in refused(b"junk") and "is no NumPy file" in refused(b"")
-    assert "has the type" in refused(pack_index(rows)[:8] + pack_index(rows)[8:].replace(b"'offset'", b"'offsat'"))
-    assert "has 5 samples, the manifest says 6" in refused(pack_index(rows[:5]))
+    for content, damage in (
+        (pack_index(rows[:5]), "has 5 rows of type .*, not 6 of this version"),
+        (b"junk", "is no NumPy file"),
+    ):
+        path.write_bytes(content)
+        right = entry.index.model_copy(update={"crc32c": storage.crc32c(content)})
+        with pytest.raises(DataError, match=damage):
+            read_index(uri, entry.model_copy(update={"index": right}))
     path.unlink()
     with pytest.raises(DataError, match="cannot be read"):
         SampleIndex(manifest, uri)[0]
 
 
-@pytest.fixture
-def shard(tmp_path: Path) -> Path:
-    path = tmp_path / "train-00000.bin"
-    path.write_bytes(b"head" + b"first" + b"----" + b"second")
-    return path
-
-
-@pytest.fixture
-def rows() -> np.ndarray:
-    return np.array(
+def test_payloads_are_read_by_uri_and_descriptor_and_damage_names_shard_and_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = tmp_path / "train-00000.bin"
+    shard.write_bytes(b"head" + b"first" + b"----" + b"second")
+    rows = np.array(
         [
             (4, 5, google_crc32c.value(b"first"), 7, b"\1" * 16, 0, 0),
             (13, 6, google_crc32c.value(b"second"), -1, b"\0" * 16, 0, 0),
         ],
         ROW,
     )
-
-
-def test_payload_by_uri_and_by_descriptor(shard: Path, rows: np.ndarray) -> None:
     assert [read_payload(storage.normalise(shard), row) for row in rows] == [b"first", b"second"]
     assert key_of(rows[1]) == "00" * 16
     with shard.open("rb") as stream:
         assert read_payload(stream.fileno(), rows[1]) == b"second"
         assert stream.tell() == 0
-
-
-def test_wrong_payload_names_shard_and_key(shard: Path, rows: np.ndarray, tmp_path: Path) -> None:
-    content = bytearray(shard.read_bytes())
-    content[5] ^= 1
-    shard.write_bytes(content)
+        # One read may return less than is asked for.
+        pread = os.pread
+        monkeypatch.setattr(os, "pread", lambda descriptor, size, at: pread(descriptor, min(size, 4), at))
+        assert read_payload(stream.fileno(), rows[1]) == b"second"
+    shard.write_bytes(b"head" + b"fIrst" + b"----" + b"se")
     with pytest.raises(DataError, match=rf"train-00000\.bin, sample {'01' * 16} .*crc32c"):
         read_payload(storage.normalise(shard), rows[0])
-    os.truncate(shard, 15)
     with shard.open("rb") as stream, pytest.raises(DataError, match=rf"shard a.tar, sample {'00' * 16}.* 4 bytes too"):
         read_payload(stream.fileno(), rows[1], name="a.tar")
     rows["offset"] = 2**64 - 1

@@ -1,11 +1,10 @@
-"""frame() and scan() of tars, against Python's tarfile and WebDataset itself."""
+"""frame() and scan() of tars, against Python's tarfile."""
 
 import io
 import json
 import tarfile
 
 import pytest
-import webdataset
 
 from contracts.errors import DataError
 from records import tar
@@ -59,16 +58,6 @@ def test_the_bytes_of_a_sample_never_change():
     header = b"01" * 16 + b".png" + bytes(64) + b"0000644\0" + b"0000000\0" * 2 + b"00000000401\0" + b"0" * 11 + b"\0"
     expected = header + b"        " + b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
     assert found == expected[:148] + b"%06o\0 " % sum(expected) + expected[156:]
-
-
-def test_webdataset_reads_samples():
-    content = b"".join(frame(sample).body for sample in SAMPLES) + tar.END
-    # Its own reader on a stream of ours: given a path, it leaves the file open, which is a warning.
-    members = webdataset.tariterators.tar_file_expander([{"url": "a.tar", "stream": io.BytesIO(content)}])
-    found = list(webdataset.tariterators.group_by_keys(members))
-    assert [(one["__key__"], one["png"], one["cls"]) for one in found] == [
-        (sample.key.hex(), sample.content, b"%d" % sample.label) for sample in SAMPLES
-    ]
 
 
 @pytest.mark.parametrize("tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

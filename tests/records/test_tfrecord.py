@@ -57,13 +57,6 @@ def test_beam_reads_records_and_tensorflow_its_features(pairs):
     assert _TFRecordUtil.read_record(stream) is None
 
 
-def test_features_are_in_the_order_of_their_names():
-    """In every process alike: a map of protobuf has an order only where it is asked for."""
-    body = frame(make_sample(1)).body
-    places = [body.index(name) for name in (b"image/class/label", b"image/encoded", b"image/filename", b"image/width")]
-    assert places == sorted(places)
-
-
 def test_scan_of_records_of_others():
     image = make_sample(1).content
     content = b"".join(

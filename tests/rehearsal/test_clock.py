@@ -27,12 +27,3 @@ def test_whoever_sleeps_is_woken_by_the_move_or_told_to_stop() -> None:
     assert woken == [True]
     stop.set()
     assert clock.sleep_until(9999, stop) is False
-
-
-def test_a_rate_changes_what_comes_and_not_what_was() -> None:
-    clock = Clock(start=0.0, rate=1e6)
-    assert clock.sleep_until(1000, threading.Event())
-    before = clock.now()
-    clock.rate = 0
-    assert clock.now() >= before
-    assert clock.now() == clock.now()

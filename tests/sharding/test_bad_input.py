@@ -27,45 +27,27 @@ def check_refused(result, *words, code=2):
     assert not list(result.root.glob("*/manifest.json"))
 
 
-def test_source_not_set(run_shard):
-    check_refused(run_shard(source=""), "sharding.source is not set")
-
-
-def test_missing_source(run_shard, tmp_path):
-    check_refused(run_shard(source=str(tmp_path / "nowhere")), "nowhere does not exist")
-
-
-def test_source_is_a_file(run_shard, source):
-    check_refused(run_shard(source=str(source / "ant" / "00.png")), "is a file, but no manifest")
-
-
-def test_remote_source(run_shard):
-    check_refused(run_shard(source="gs://bucket/raw"), "gs://")
-
-
-def test_memory_source(run_shard):
-    check_refused(run_shard(source="memory://raw"), "memory://raw")
-
-
-def test_empty_source(run_shard, tmp_path):
-    (tmp_path / "empty").mkdir()
-    check_refused(run_shard(source=str(tmp_path / "empty")), "no class folder")
-
-
-def test_files_without_class_folders(run_shard, tmp_path, write_file):
-    write_file(tmp_path / "flat", b"1.png", b"x")
-    check_refused(run_shard(source=str(tmp_path / "flat")), "no class folder and 1 files outside")
-
-
-def test_class_folders_without_files(run_shard, tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / "hollow" / name).mkdir(parents=True)
-    check_refused(run_shard(source=str(tmp_path / "hollow")), "is empty")
-
-
-def test_single_class(run_shard, tmp_path, write_file, make_image):
-    write_file(tmp_path / "one", b"cat/1.png", make_image(1, "png"))
-    check_refused(run_shard(source=str(tmp_path / "one")), "a single class (cat)", "at least two classes")
+@pytest.mark.parametrize(
+    ("files", "source", "words"),
+    [
+        ([], "", ["sharding.source is not set"]),
+        ([], "{place}/nowhere", ["nowhere does not exist"]),
+        (["file.png"], "{place}/file.png", ["is a file, but no manifest"]),
+        ([], "gs://bucket/raw", ["gs://"]),
+        ([], "memory://raw", ["memory://raw"]),
+        (["empty/"], "{place}/empty", ["no class folder"]),
+        (["flat/1.png"], "{place}/flat", ["no class folder and 1 files outside"]),
+        (["hollow/a/", "hollow/b/"], "{place}/hollow", ["is empty"]),
+        (["one/cat/1.png"], "{place}/one", ["a single class (cat)", "at least two classes"]),
+    ],
+)
+def test_a_source_that_is_none(run_shard, tmp_path, write_file, make_image, files, source, words):
+    for path in files:
+        if path.endswith("/"):
+            (tmp_path / path).mkdir(parents=True)
+        else:
+            write_file(tmp_path, path.encode(), make_image(1, "png"))
+    check_refused(run_shard(source=source.format(place=tmp_path)), *words)
 
 
 def test_class_without_a_training_image(run_shard, source):

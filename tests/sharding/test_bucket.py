@@ -20,24 +20,35 @@ from rehearsal.gcs.faults import Rule
 from sharding import reading
 from sharding.listing import list_source
 from sharding.task import shard
-from tests.conftest import SMALL
+from tests.conftest import SMALL, write_pictures
 from tests.sharding.reading import without_key
 
 # Google's client drops the connection of a streamed answer that is an error, and leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three classes of 24 pictures each; read only."""
+    return write_pictures(tmp_path_factory.mktemp("pictures") / "raw", per_class=24)
+
+
+@pytest.fixture(scope="module")
+def local_contents(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The shards of the folder, by name without the key of their job."""
+    local = storage.normalise(tmp_path_factory.mktemp("local") / "shards")
+    assert run(local, str(pictures)) == 0
+    return contents(local, ShardManifest.load(local))
+
+
 @pytest.fixture
-def server(tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+def server(bucket_server: BucketServer, pictures: Path) -> Iterator[BucketServer]:
     """A bucket `photos` with the pictures below raw/."""
-    with BucketServer(tmp_path / "buckets", is_open=True) as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        running.objects.create_bucket("photos", {})
-        for path in sorted(pictures.rglob("*.png")):
-            storage.publish(f"gs://photos/raw/{path.relative_to(pictures).as_posix()}", path.read_bytes())
-        storage.publish("gs://photos/raw/red/.DS_Store", b"junk")
-        yield running
+    bucket_server.objects.create_bucket("photos", {})
+    for path in sorted(pictures.rglob("*.png")):
+        bucket_server.objects.write("photos", f"raw/{path.relative_to(pictures).as_posix()}", [path.read_bytes()])
+    bucket_server.objects.write("photos", "raw/red/.DS_Store", [b"junk"])
+    yield bucket_server
     gc.collect()
 
 
@@ -64,7 +75,7 @@ def test_a_bucket_gives_the_bytes_of_a_folder(server: BucketServer, pictures: Pa
     assert left == {entry.name for entry in theirs.owned_files()} | {"manifest.json"}
 
 
-def test_worker_processes_read_and_write_a_bucket(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
+def test_worker_processes_read_and_write_a_bucket(server: BucketServer, local_contents: dict[str, bytes]) -> None:
     sharding = {**SMALL["sharding"], "source": "gs://photos/raw"}
     config = json.dumps({"sharding": sharding, "resources": {"beam_workers": 2}})
     command = [sys.executable, "-m", "sharding.task", "--config-json", config]
@@ -72,10 +83,7 @@ def test_worker_processes_read_and_write_a_bucket(server: BucketServer, pictures
         [*command, "--output", "gs://photos/two"], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    local = storage.normalise(tmp_path / "local")
-    assert run(local, str(pictures)) == 0
-    mine, theirs = ShardManifest.load(local), ShardManifest.load("gs://photos/two")
-    assert contents(local, mine) == contents("gs://photos/two", theirs)
+    assert local_contents == contents("gs://photos/two", ShardManifest.load("gs://photos/two"))
 
 
 def test_a_second_run_writes_nothing_and_a_new_object_is_seen(server: BucketServer) -> None:
@@ -129,7 +137,7 @@ def test_a_manifest_may_name_objects(server: BucketServer, pictures: Path, tmp_p
     assert sum(split.samples for split in manifest.splits.values()) == len(paths)
 
 
-def test_errors_on_the_way_are_survived(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
+def test_errors_on_the_way_are_survived(server: BucketServer, local_contents: dict[str, bytes]) -> None:
     server.faults.set(
         Rule(method="GET", object="raw/*", nth=(3, 40), status=503),
         Rule(method="GET", object="raw/*", nth=(7,), reset=True),
@@ -138,17 +146,13 @@ def test_errors_on_the_way_are_survived(server: BucketServer, pictures: Path, tm
     assert run("gs://photos/shards", "gs://photos/raw") == 0
     assert all(server.faults.hits()), "every fault was met"
     server.faults.set()
-    local = storage.normalise(tmp_path / "local")
-    assert run(local, str(pictures)) == 0
-    assert contents(local, ShardManifest.load(local)) == contents(
-        "gs://photos/shards", ShardManifest.load("gs://photos/shards")
-    )
+    assert local_contents == contents("gs://photos/shards", ShardManifest.load("gs://photos/shards"))
 
 
 def test_faults_on_a_twentieth_of_all_requests(server: BucketServer, pictures: Path, tmp_path: Path) -> None:
     """Errors, cut connections, lost answers and damaged bytes, on whatever is asked."""
     local = storage.normalise(tmp_path / "local")
-    assert run(local, str(pictures), target_shard_bytes=2048) == 0
+    assert run(local, str(pictures), target_shard_bytes=4096) == 0
     kinds: list[dict[str, Any]] = [
         {"status": 503},
         {"status": 429, "retry_after_s": 0},
@@ -157,14 +161,14 @@ def test_faults_on_a_twentieth_of_all_requests(server: BucketServer, pictures: P
         # Content alone has a checksum of its own: an answer of metadata that is cut short is taken for no answer.
         {"truncate_at": 20, "quietly": True, "operation": "objects.media"},
     ]
-    # One after another, 5 % of the requests meet one: 1 % each.
-    server.faults.set(*(Rule(probability=0.01, seed=seed, **kind) for seed, kind in enumerate(kinds)))
+    # One after another, 5 % of the requests meet one: 1 % each. These seeds hit every kind early.
+    server.faults.set(*(Rule(probability=0.01, seed=seed, **kind) for seed, kind in enumerate(kinds, start=6)))
     server.access_log.clear()
-    assert run("gs://photos/shards", "gs://photos/raw", target_shard_bytes=2048) == 0
+    assert run("gs://photos/shards", "gs://photos/raw", target_shard_bytes=4096) == 0
     asked = server.access_log.entries()
     hits = server.faults.hits()
     server.faults.set()
-    assert sum(hits) > 0.03 * len(asked) > 1, (hits, len(asked))
+    assert all(hits) and sum(hits) > 0.03 * len(asked), (hits, len(asked))
     assert contents(local, ShardManifest.load(local)) == contents(
         "gs://photos/shards", ShardManifest.load("gs://photos/shards")
     )
@@ -225,7 +229,7 @@ def test_a_bucket_that_refuses_and_one_in_a_storm(
     message: str,
 ) -> None:
     # Worker processes would wait for the usual minute: how their errors come back is in test_runners.py.
-    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 1.0)
+    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 0.5)
     server.faults.set(rule)
     config = {
         "sharding": {**SMALL["sharding"], "source": "gs://photos/raw"},
@@ -248,7 +252,7 @@ def test_a_film_among_the_objects_is_known_by_its_first_bytes(
 ) -> None:
     monkeypatch.setattr(reading, "LARGE_BYTES", 1 << 16)
     storage.publish("gs://photos/raw/red/film.mp4", b"\0\0\0\x18ftypmp42" + bytes(1 << 20))
-    assert run("gs://photos/shards", "gs://photos/raw") == 0
+    assert run("gs://photos/shards", "gs://photos/raw", max_rejected_fraction=0.02) == 0
     (rejected,) = ShardManifest.load("gs://photos/shards").rejected
     assert rejected.path == "red/film.mp4" and "known format" in rejected.reason
     read = server.access_log.entries(operation="objects.media", object="raw/red/film.mp4")
@@ -267,19 +271,20 @@ def test_a_manifest_lists_the_folders_that_it_names_and_no_more(server: BucketSe
     assert listing.num_files == 8
     assert all(one.content_hash.startswith(b"md5:") for one in listing.references())
     (listed,) = server.access_log.entries(operation="objects.list")
-    # The 120 objects below raw/ are not in it.
+    # The 72 objects below raw/ are not in it.
     assert listed.bytes_out < 8 * 400
 
 
-@pytest.mark.parametrize("flags", [["run.root={runs}"], ["--to", "gs://photos/by-hand"]])
-def test_the_command_shards_from_a_bucket(server: BucketServer, tmp_path: Path, flags: list[str]) -> None:
+def test_the_command_shards_from_a_bucket(server: BucketServer, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(json.dumps({"sharding": {**SMALL["sharding"], "source": "gs://photos/raw"}}))
     command = [sys.executable, "-m", "pipelines.cli", "shard", str(config)]
-    command += [flag.format(runs=tmp_path / "runs") for flag in flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "shards" in done.stdout + done.stderr
-    assert ShardManifest.load(storage.normalise(done.stdout.splitlines()[-1])).format == "webdataset"
-    wrong = subprocess.run([*command, "sharding.source=gs://missing/x"], capture_output=True, text=True, check=False)
+    root = f"run.root={tmp_path / 'runs'}"
+    for flags in ([root], ["--to", "gs://photos/by-hand"]):
+        done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "shards" in done.stdout + done.stderr
+        assert ShardManifest.load(storage.normalise(done.stdout.splitlines()[-1])).format == "webdataset"
+    command += [root, "sharding.source=gs://missing/x"]
+    wrong = subprocess.run(command, capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "gs://missing" in wrong.stderr, wrong.stderr

@@ -7,9 +7,11 @@ import tarfile
 import numpy as np
 import pytest
 import simplejpeg
-from PIL import Image
+from PIL import Image, ImageOps
 
+from contracts.config import ShardingSection
 from records.decode import MAX_PIXELS, decode_rgb, library_versions
+from records.pixels import Changes
 from sharding.images import Checks, check
 from tests.sharding.reading import read_found
 
@@ -37,11 +39,10 @@ def read_members(result):
 BOTTOM_CUT = simplejpeg.encode_jpeg(np.zeros((64, 64, 3), np.uint8))[:-40]
 
 
-@pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
-def test_verify_none_copies_bytes_and_knows_no_mean(run_shard, source, write_file, shard_format):
+def test_verify_none_copies_bytes_and_knows_no_mean(run_shard, source, write_file):
     write_file(source, b"ant/cut.jpg", BOTTOM_CUT)
     write_file(source, b"ant/empty.jpg", b"")
-    result = run_shard(verify="none", format=shard_format, max_rejected_fraction=0.1)
+    result = run_shard(verify="none", max_rejected_fraction=0.1)
     assert result.code == 0, result.stderr
     manifest = result.manifest
     assert [one.path for one in manifest.rejected] == ["ant/empty.jpg"]
@@ -49,24 +50,7 @@ def test_verify_none_copies_bytes_and_knows_no_mean(run_shard, source, write_fil
     assert manifest.images.width is None and manifest.images.formats == {"jpeg": 31, "png": 30}
     stored = {one.content for one in read_found(result.folder)}
     assert stored == {path.read_bytes() for path in source.rglob("*.*")} - {b""}
-    if shard_format == "webdataset":
-        assert read_members(result)["ant/cut.jpg"][0] == {"path": "ant/cut.jpg", "label": 0, "class": "ant"}
-
-
-def test_only_some_images_are_summed_up_when_there_are_many(run_shard, monkeypatch):
-    from records import statistics
-
-    everything = run_shard(root="all").manifest
-    monkeypatch.setattr(statistics, "MAX_SUMMED_IMAGES", 20)
-    monkeypatch.setattr(statistics, "_DRAWN_IMAGES", 20)
-    some = run_shard(root="some").manifest
-    assert some.mean != everything.mean and np.allclose(some.mean, everything.mean, atol=0.02)
-
-
-def test_an_upgrade_of_a_library_reuses_shards(run_shard, monkeypatch):
-    first = run_shard()
-    monkeypatch.setattr("sharding.job.made_with", lambda: {"pillow": "99"})
-    assert run_shard().folder == first.folder
+    assert read_members(result)["ant/cut.jpg"][0] == {"path": "ant/cut.jpg", "label": 0, "class": "ant"}
 
 
 # --- convert and resize -----------------------------------------------------------------------------------------------
@@ -114,23 +98,36 @@ def test_convert_changes_what_needs_it_once_and_says_so(run_shard, source, write
         assert result.manifest.splits[split].source_bytes == plain.manifest.splits[split].source_bytes
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_every_orientation_is_that_of_pillow(orientation):
-    from PIL import ImageOps
-
-    from records.pixels import Changes
-
-    content = turned_jpeg(orientation)
-    with Image.open(io.BytesIO(content)) as image:
-        expected = np.asarray(ImageOps.exif_transpose(image))
-    found = check(content, Checks(changes=Changes(orientation=True, jpeg_quality=100)))
-    assert found.pixels.shape == expected.shape
-    assert np.abs(found.pixels.astype(int) - expected).mean() < 3
-    again = check(found.content, Checks(changes=Changes(orientation=True)))
-    assert again.content == found.content
+def test_every_orientation_is_that_of_pillow():
+    for orientation in range(1, 9):
+        content = turned_jpeg(orientation)
+        with Image.open(io.BytesIO(content)) as image:
+            expected = np.asarray(ImageOps.exif_transpose(image))
+        found = check(content, Checks(changes=Changes(orientation=True, jpeg_quality=100)))
+        assert found.pixels.shape == expected.shape
+        assert np.abs(found.pixels.astype(int) - expected).mean() < 3
+        assert check(found.content, Checks(changes=Changes(orientation=True))).content == found.content
 
 
-def test_resize_shrinks_the_shorter_side(run_shard, source, write_file):
+@pytest.mark.parametrize(("background", "colour"), [("white", (255, 255, 255)), ("#0ac81e", (10, 200, 30))])
+def test_transparent_images_lie_on_the_background_of_the_configuration(background, colour):
+    content = encode(Image.new("RGBA", (9, 4), (200, 10, 10, 0)), "PNG")
+    checks = Checks.of(ShardingSection(background=background))
+    found = check(content, checks)
+    assert found.changes == ("transparent",) and (found.source_mode, found.mode) == ("RGBA", "RGB")
+    assert (found.pixels == colour).all() and (decode_rgb(found.content) == colour).all()
+    # What was made of it needs nothing any more.
+    assert check(found.content, checks)[:5] == found[:5]
+    opaque = encode(Image.new("RGBA", (9, 4), (200, 10, 10, 255)), "PNG")
+    kept = check(opaque, checks)
+    assert kept.content == opaque and kept.changes == ()
+    kept = check(content, Checks("none"))
+    assert kept.content == content and kept.changes == ()
+
+
+def test_resize_shrinks_the_shorter_side_and_an_upgrade_of_a_library_reuses_shards(
+    run_shard, source, write_file, monkeypatch
+):
     gradient = np.linspace(0, 255, 300 * 200 * 3).reshape(200, 300, 3).astype(np.uint8)
     write_file(source, b"ant/wide.png", encode(Image.fromarray(gradient), "PNG"))
     write_file(source, b"ant/tall.jpg", encode(Image.fromarray(gradient.transpose(1, 0, 2)), "JPEG"))
@@ -141,3 +138,5 @@ def test_resize_shrinks_the_shorter_side(run_shard, source, write_file):
     assert members["ant/wide.png"][2].endswith(".png") and members["ant/tall.jpg"][2].endswith(".jpg")
     assert result.manifest.prepared.changed == {"resize": 2} and result.manifest.prepared.resize == 50
     assert result.manifest.images.width == [10, 75]
+    monkeypatch.setattr("sharding.job.made_with", lambda: {"pillow": "99"})
+    assert run_shard(resize=50).folder == result.folder

@@ -3,22 +3,22 @@
 After a wanted change of the graph or its options: `python tests/sharding/test_dataflow.py` writes the file anew.
 """
 
-import base64
 import json
 import logging
 import os
 import re
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from unittest import mock
-from urllib.parse import parse_qs, urlsplit
 
-import google_crc32c
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
+from contracts import storage
 from contracts.config.load import parse_config, stage_config
+from rehearsal.gcs import BucketServer
 from sharding import dataflow
 from sharding.dataflow import dataflow_flags, submit
 from sharding.graph import build_graph
@@ -37,7 +37,7 @@ CLOUD = {
 }
 WORKERS = {
     "max_workers": 8,
-    "subnetwork": "regions/europe-west4/subnetworks/workers",
+    "network": "regions/europe-west4/subnetworks/workers",
     "public_ips": False,
 }
 
@@ -65,71 +65,26 @@ OPTIONS = (
 )
 
 
-class Endpoint(ThreadingHTTPServer):
-    """Enough of Cloud Storage and Dataflow to take one job."""
-
-    def __init__(self):
-        super().__init__(("localhost", 0), Handler)
-        self.jobs = []
-        self.objects = {}
-
-    @property
-    def url(self):
-        return f"http://localhost:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Jobs(BaseHTTPRequestHandler):
+    """Takes a Dataflow job, and keeps it in `jobs` of the server."""
 
     def log_message(self, *_):
         pass
 
-    def answer(self, value, status=200, **headers):
-        content = json.dumps(value).encode()
-        self.send_response(status)
-        for name, text in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name.replace("_", "-"), text)
+    def do_POST(self):
+        self.server.jobs.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        content = json.dumps({"id": "job-1", "currentState": "JOB_STATE_DONE"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-    def read(self):
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            content = b""
-            while size := int(self.rfile.readline(), 16):
-                content += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-            return content
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-
-    def do_GET(self):
-        if "/o/" in self.path:
-            self.answer({"error": {"code": 404, "message": "no such object"}}, 404)
-        else:
-            self.answer({"name": "bucket", "kind": "storage#bucket"})
-
-    def do_POST(self):
-        content = self.read()
-        if "/jobs" in self.path:
-            self.server.jobs.append(json.loads(content))
-            self.answer({"id": "job-1", "currentState": "JOB_STATE_DONE"})
-        else:
-            name = json.loads(content)["name"]
-            self.answer({}, Location=f"{self.server.url}/put?name={name}")
-
-    def do_PUT(self):
-        (name,) = parse_qs(urlsplit(self.path).query)["name"]
-        content = self.server.objects[name] = self.read()
-        checksum = base64.b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode()
-        self.answer({"name": name, "bucket": "bucket", "size": str(len(content)), "crc32c": checksum})
 
 
 def submit_job():
     """Submit the graph of three shards; return the request and the staged pipeline."""
     handle = JobHandle("gs://bucket/digits/shard/0", "f" * 16, "listing-attempt")
     limits = Limits(0.01, "warn")
-    endpoint = Endpoint()
-    threading.Thread(target=endpoint.serve_forever, daemon=True).start()
     given = {
         "resources": {"beam_runner": "dataflow"},
         "cloud": CLOUD,
@@ -138,13 +93,18 @@ def submit_job():
     # As the stage gets it.
     config = parse_config(stage_config(parse_config(given, where="test"), "shard"), where="test")
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    try:
-        played = ["--no_auth", f"--dataflow_endpoint={endpoint.url}/"]
-        with (
-            mock.patch.dict(os.environ, {"STORAGE_EMULATOR_HOST": endpoint.url}),
-            mock.patch.object(
-                dataflow, "dataflow_flags", lambda *given, **named: [*dataflow_flags(*given, **named), *played]
-            ),
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BucketServer(Path(folder), is_open=True) as buckets,
+        ThreadingHTTPServer(("localhost", 0), Jobs) as endpoint,
+        mock.patch.dict(os.environ, buckets.environment),
+    ):
+        buckets.objects.create_bucket("bucket", {})
+        endpoint.jobs = []
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        played = ["--no_auth", f"--dataflow_endpoint=http://localhost:{endpoint.server_port}/"]
+        with mock.patch.object(
+            dataflow, "dataflow_flags", lambda *given, **named: [*dataflow_flags(*given, **named), *played]
         ):
             result = submit(
                 lambda pipeline: build_graph(pipeline, handle, limits, num_parts=4),
@@ -154,12 +114,12 @@ def submit_job():
                 run_id="Digits.1",
             )
         assert result.state == "DONE"
-    finally:
         endpoint.shutdown()
-        endpoint.server_close()
+        staged = [info.name for info in storage.list_objects("gs://bucket")]
+        (name,) = [name for name in staged if name.endswith("pipeline.pb")]
+        pipeline = beam_runner_api_pb2.Pipeline.FromString(storage.read_bytes(f"gs://bucket/{name}"))
     (request,) = endpoint.jobs
-    (staged,) = [content for name, content in endpoint.objects.items() if name.endswith("pipeline.pb")]
-    return request, beam_runner_api_pb2.Pipeline.FromString(staged), sorted(endpoint.objects)
+    return request, pipeline, sorted(staged)
 
 
 def describe(request, pipeline, staged):
@@ -196,12 +156,9 @@ def describe(request, pipeline, staged):
     return text + "\n"
 
 
-def test_the_request_is_the_golden_one():
-    assert describe(*submit_job()) == GOLDEN.read_text()
-
-
-def test_workers_run_the_image_and_nothing_of_this_process():
+def test_the_request_is_the_golden_one_and_workers_run_the_image_alone():
     request, pipeline, staged = submit_job()
+    assert describe(request, pipeline, staged) == GOLDEN.read_text()
     (environment,) = pipeline.components.environments.values()
     assert beam_runner_api_pb2.DockerPayload.FromString(environment.payload).container_image == IMAGE
     assert not environment.dependencies

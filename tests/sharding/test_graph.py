@@ -37,8 +37,18 @@ def read_files(handle):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_order_of_references_and_bundles_that_run_twice_change_nothing(make_job, tmp_path):
-    whole = run_graph(make_job("one", **FORMAT)[0])
+_WHOLE: dict[str, bytes] = {}
+
+
+@pytest.fixture
+def whole(make_job):
+    """The files of an undisturbed run, which is made once: sources of all tests have equal content and times."""
+    if not _WHOLE:
+        _WHOLE.update(run_graph(make_job("one", **FORMAT)[0]))
+    return _WHOLE
+
+
+def test_order_of_references_and_bundles_that_run_twice_change_nothing(make_job, whole, tmp_path):
     assert MANIFEST_NAME in whole and len(whole) > 15
     handle, _ = make_job("two", **FORMAT)
     job = open_job(handle)
@@ -48,13 +58,6 @@ def test_order_of_references_and_bundles_that_run_twice_change_nothing(make_job,
         write_part(tmp_path / "part", references[number * 20 : number * 20 + 20])
         storage.replace(job.part_uri(number), (tmp_path / "part").read_bytes())
     assert run_graph(handle, num_parts=3, flags=("--direct_runner_bundle_repeat=2",)) == whole
-
-
-@pytest.mark.slow
-def test_bundles_that_run_twice_in_worker_processes(make_job):
-    whole = run_graph(make_job("one", **FORMAT)[0])
-    handle, _ = make_job("two", **FORMAT)
-    assert run_graph(handle, flags=("--direct_runner_bundle_repeat=1",), processes=2) == whole
 
 
 def test_neither_content_nor_references_nor_shards_are_in_the_graph(make_job):
@@ -74,9 +77,8 @@ def test_a_worker_of_another_revision_is_refused(make_job):
         open_job(JobHandle(handle.output_uri, handle.fingerprint, handle.listing, job_module.REVISION - 1))
 
 
-def test_a_late_worker_of_another_version_changes_nothing(make_job, monkeypatch):
+def test_a_late_worker_of_another_version_changes_nothing(make_job, whole, monkeypatch):
     """Before, beside and after the job, it writes under names of its own."""
-    whole = run_graph(make_job("one", **FORMAT)[0])
     handle, references = make_job("two", **FORMAT)
 
     def write_late(shard):
@@ -97,8 +99,7 @@ def test_a_late_worker_of_another_version_changes_nothing(make_job, monkeypatch)
     assert find_output_damage(handle.output_uri, ShardManifest.load(handle.output_uri)) is None
 
 
-def test_a_deleted_file_is_noticed_and_written_again(make_job, monkeypatch):
-    whole = run_graph(make_job("one", **FORMAT)[0])
+def test_a_deleted_file_is_noticed_and_written_again(make_job, whole, monkeypatch):
     handle, _ = make_job("two", **FORMAT)
 
     def delete_one(*_, **__):
@@ -113,9 +114,8 @@ def test_a_deleted_file_is_noticed_and_written_again(make_job, monkeypatch):
     assert run_graph(handle) == whole
 
 
-def test_a_shard_of_other_bytes_without_a_record_is_written_again(make_job):
+def test_a_shard_of_other_bytes_without_a_record_is_written_again(make_job, whole):
     """An attempt that rejected other files, by a crash or the time limit, was killed before it left its record."""
-    whole = run_graph(make_job("one", **FORMAT)[0])
     handle, references = make_job("two", **FORMAT)
     write_shard(open_job(handle), 0, references[:1], {})
     with pytest.raises((TryAgain, RuntimeError), match="it is written again"):

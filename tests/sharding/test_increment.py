@@ -117,7 +117,7 @@ def test_an_increment_holds_what_a_full_reshard_holds(
     assert draw_grid(uri, manifest, tmp_path / "grid.png") > 40
 
 
-def test_only_indices_of_shards_with_something_gone_are_written_anew(run_shard, source, grow):
+def test_only_indices_of_shards_with_something_gone_are_written_anew(run_shard, source, grow, tmp_path):
     full = run_shard(incremental=True)
     grow(range(12))
     child = run_shard(incremental=True)
@@ -133,17 +133,18 @@ def test_only_indices_of_shards_with_something_gone_are_written_anew(run_shard, 
     assert third.manifest.splits["test"].first <= written.first
     # What lies two folders away is named by its own folder.
     assert {entry.index.folder for entry in third.manifest.shards} == {"", full.folder.name, child.folder.name}
+    # The root can be moved.
+    assert str(tmp_path) not in (third.folder / "manifest.json").read_text()
+    third.root.rename(tmp_path / "moved")
+    third.folder = tmp_path / "moved" / third.folder.name
+    check_sound(third, source)
 
 
-def test_incremental_moves_no_full_reshard(run_shard):
+def test_a_state_that_is_there_is_found_and_a_damaged_one_made_again(run_shard, source, grow):
     plain = run_shard()
-    first = run_shard(incremental=True)
-    assert first.folder == plain.folder and first.content == plain.content
-    assert run_shard("--locate", incremental=True).folder == plain.folder
-
-
-def test_a_state_that_is_there_is_found(run_shard, source, grow):
     full = run_shard(incremental=True)
+    assert full.folder == plain.folder and full.content == plain.content
+    assert run_shard("--locate", incremental=True).folder == plain.folder
     grow(range(3))
     child = run_shard(incremental=True)
     before = child.content
@@ -154,6 +155,10 @@ def test_a_state_that_is_there_is_found(run_shard, source, grow):
     fresh = run_shard("--fresh", incremental=True)
     assert (fresh.folder, fresh.content) == (child.folder, before)
     assert fresh.manifest.parent == full.manifest.fingerprint
+    own = next(entry.index for entry in child.manifest.shards if not entry.index.folder)
+    (child.folder / own.name).write_bytes(b"")
+    again = run_shard(incremental=True)
+    assert again.folder == child.folder and again.content == before
     grow([3])
     missing = run_shard("--locate", incremental=True)
     assert missing.code == 2 and "no finished output" in missing.stderr
@@ -300,17 +305,6 @@ def test_a_damaged_index_is_not_written_anew(run_shard, source, monkeypatch):
     assert refused.code == 2 and f"{part.name} has another crc32c" in refused.stderr
 
 
-def test_a_damaged_state_is_made_again(run_shard, source, grow):
-    run_shard(incremental=True)
-    grow([1])
-    child = run_shard(incremental=True)
-    content = child.content
-    own = next(entry.index for entry in child.manifest.shards if not entry.index.folder)
-    (child.folder / own.name).write_bytes(b"")
-    again = run_shard(incremental=True)
-    assert again.folder == child.folder and again.content == content
-
-
 def test_another_source_starts_a_chain_of_its_own(run_shard, tmp_path, write_file, make_image):
     run_shard(incremental=True)
     other = tmp_path / "other"
@@ -322,16 +316,6 @@ def test_another_source_starts_a_chain_of_its_own(run_shard, tmp_path, write_fil
     second = run_shard(source=str(other), incremental=True)
     assert second.manifest.parent == first.manifest.fingerprint
     check_sound(second, other)
-
-
-def test_the_root_can_be_moved(run_shard, source, grow, tmp_path):
-    run_shard(incremental=True)
-    grow(range(3))
-    child = run_shard(incremental=True)
-    assert str(tmp_path) not in (child.folder / "manifest.json").read_text()
-    child.root.rename(tmp_path / "moved")
-    child.folder = tmp_path / "moved" / child.folder.name
-    check_sound(child, source)
 
 
 def test_rejected_files_are_tried_again(run_shard, source, write_file, make_image, grow):
@@ -352,10 +336,10 @@ def test_rejected_files_are_tried_again(run_shard, source, write_file, make_imag
 
 def test_copies_of_what_stays_are_found(run_shard, source, grow, write_file):
     run_shard(incremental=True, root="named")
-    write_file(source, b"bee/another.png", (source / "ant/24.png").read_bytes())
+    write_file(source, b"bee/50%.png", (source / "ant/24.png").read_bytes())
     warned = run_shard(incremental=True, root="named")
     (group,) = warned.manifest.duplicates.listed
-    assert {copy.path for copy in group.copies} == {"ant/24.png", "bee/another.png"} and "warning" in warned.stderr
+    assert {copy.path for copy in group.copies} == {"ant/24.png", "bee/50%25.png"} and "warning" in warned.stderr
     write_file(source, b"bee/third.png", (source / "ant/24.png").read_bytes())
     refused = run_shard(incremental=True, root="named", duplicates="fail")
     assert refused.code == 2 and "bee/third.png" in refused.stderr
@@ -363,8 +347,8 @@ def test_copies_of_what_stays_are_found(run_shard, source, grow, write_file):
     grow([0])
     kept = run_shard(incremental=True, root="named")
     (group,) = kept.manifest.duplicates.listed
-    assert {copy.path for copy in group.copies} == {"ant/24.png", "bee/another.png"}
-    (source / "bee/another.png").unlink()
+    assert {copy.path for copy in group.copies} == {"ant/24.png", "bee/50%25.png"}
+    (source / "bee/50%.png").unlink()
     assert run_shard(incremental=True, root="named", duplicates="fail").manifest.duplicates.groups == 0
 
 

@@ -4,15 +4,16 @@ import os
 from urllib.parse import unquote_to_bytes
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts import storage
 from contracts.config import SPLITS
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError, DataError, TryAgain
 from rehearsal.gcs.faults import Rule
 from rehearsal.gcs.objects import Record
 from sharding import file_versions, listing, reference
+from sharding.folders import BucketFolders
 from sharding.names import ENCODED_PREFIX, decode_name, encode_name, encode_path
 
 # The bucket's client leaves connections to the garbage collector.
@@ -68,6 +69,7 @@ def test_hash_changes_with_name_size_time_and_class(source, write_file, listing_
     assert listing_of(source.with_name("moved")).sha256 == last
 
 
+@settings(max_examples=30)
 @given(st.lists(st.binary(min_size=1, max_size=12) | st.text(min_size=1).map(str.encode)))
 def test_paths_and_names_of_classes_come_back(names):
     for name in names:
@@ -97,7 +99,15 @@ SPLIT_FILES = [
 
 
 def test_folders_of_splits_give_the_splits(listing_of, tmp_path, write_file):
-    write_all(write_file, tmp_path / "raw", *SPLIT_FILES, ".cache/x.png", "val/.DS_Store", "Train/deep/a/b.png")
+    write_all(
+        write_file,
+        tmp_path / "raw",
+        *SPLIT_FILES,
+        ".cache/x.png",
+        "val/.DS_Store",
+        "val/lost.png",
+        "Train/deep/a/b.png",
+    )
     listing = listing_of(tmp_path / "raw")
     assert listing.classes == (b"cat", b"deep", b"dog")
     assert listing.splits_given
@@ -108,7 +118,10 @@ def test_folders_of_splits_give_the_splits(listing_of, tmp_path, write_file):
     assert by_path["Train/deep/a/b.png"] == (b"deep", "train")
     assert list(by_path) == sorted([*SPLIT_FILES, "Train/deep/a/b.png"])
     assert [listing.counts[split] for split in range(3)] == [[3, 1, 3], [6, 0, 6], [3, 0, 3]]
-    assert sorted(listing.ignored) == [b".cache/", b"val/.DS_Store"]
+    assert sorted(listing.ignored) == [b".cache/", b"val/.DS_Store", b"val/lost.png"]
+    assert any("1 image outside of class folders left out: val/lost.png" in warning for warning in listing.warnings)
+    with pytest.raises(ConfigError, match="give the splits"):
+        listing_of(tmp_path / "raw", group_by="(cat)")
 
 
 @pytest.mark.parametrize(
@@ -119,9 +132,7 @@ def test_folders_of_splits_give_the_splits(listing_of, tmp_path, write_file):
             ("folders test, train, which are called like splits, beside unlabelled", "move unlabelled out", "rename"),
         ),
         (["train/1.png", "test/1.png"], ("folders test, train", "without class folders in them", "rename test, train")),
-        (["train/1.png"], ("holds a single class (train)",)),
         (["train/cat/1.png", "val/cat/1.png"], ("holds a single class (cat)",)),
-        (["train/cat/1.png", "test/dog/1.png"], ("no training sample of class dog",)),
     ],
 )
 def test_what_is_ambiguous_is_refused(listing_of, tmp_path, write_file, paths, words):
@@ -129,19 +140,6 @@ def test_what_is_ambiguous_is_refused(listing_of, tmp_path, write_file, paths, w
     with pytest.raises(DataError) as raised:
         listing_of(tmp_path / "raw")
     assert all(word in str(raised.value) for word in words), raised.value
-
-
-def test_one_class_may_be_called_like_a_split(listing_of, tmp_path, write_file):
-    paths = [f"{name}/{number}/x.png" for name in ("train", "bus") for number in range(20)]
-    write_all(write_file, tmp_path / "raw", *paths)
-    listing = listing_of(tmp_path / "raw")
-    assert listing.classes == (b"bus", b"train") and not listing.splits_given
-
-
-def test_groups_cannot_hold_where_folders_give_the_splits(listing_of, tmp_path, write_file):
-    write_all(write_file, tmp_path / "raw", *SPLIT_FILES)
-    with pytest.raises(ConfigError, match="give the splits"):
-        listing_of(tmp_path / "raw", group_by="(cat)")
 
 
 def names_of(listing, split):
@@ -174,15 +172,6 @@ def test_a_split_without_a_folder_is_drawn_from_that_of_training(listing_of, tmp
     # Who has no use for it keeps all for training.
     whole = listing_of(tmp_path / "raw", splits={"train": 0.6, "validation": 0.4, "test": 0.4, missing: 0})
     assert len(names_of(whole, "train")) == 120 and whole.warnings == []
-
-
-def test_images_outside_of_class_folders_are_reported(listing_of, source, write_file, tmp_path):
-    write_all(write_file, source, *(f"{number:02d}.JPG" for number in range(12)), "README", "list.csv", ".1.png")
-    (warning,) = [one for one in listing_of(source).warnings if "outside" in one]
-    assert "12 images outside of class folders left out: 00.JPG" in warning and warning.endswith("09.JPG and 2 more")
-    write_all(write_file, tmp_path / "splits", *SPLIT_FILES, "val/lost.png")
-    (warning,) = [one for one in listing_of(tmp_path / "splits").warnings if "outside" in one]
-    assert "1 image outside of class folders left out: val/lost.png" in warning
 
 
 # --- threads, parts and hashes ----------------------------------------------------------------------------------------
@@ -218,11 +207,6 @@ def test_content_is_read_once_and_other_times_are_the_same(source, listing_of, m
     after = listing_of(source, compare="content")
     assert after.sha256 != before.sha256
     assert len(paths) == 62
-    # A damaged cache is none.
-    (cache,) = (tmp_path / "cache" / "crc32c").iterdir()
-    cache.write_bytes(cache.read_bytes()[:99])
-    listing_of(source, compare="content")
-    assert len(paths) == 122
 
 
 # --- buckets ----------------------------------------------------------------------------------------------------------
@@ -274,4 +258,5 @@ def test_a_bucket_is_read_as_a_disk_is(bucket_server, listing_of, tmp_path, writ
     assert [one[:5] for one in there.references()] == [one[:5] for one in here.references()]
     assert (there.classes, there.counts, there.splits_given) == (here.classes, here.counts, True)
     assert (there.warnings, sorted(there.ignored)) == (here.warnings, sorted(here.ignored))
-    assert there.is_remote and not here.is_remote
+    with pytest.raises(TryAgain, match="the class folder gone"):
+        list(BucketFolders(URI).walk(b"gone"))

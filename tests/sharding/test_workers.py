@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from contracts.errors import ConfigError, DataError, StorageError, TryAgain
+from contracts.errors import TryAgain
 from sharding.job import open_job
 from sharding.workers import _idle, close_processes, write_in_process
 from sharding.write import write_shard
@@ -217,9 +217,3 @@ def test_processes_end_with_the_command(faults, make_job, spoil, tmp_path):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("kind", [DataError, StorageError, ConfigError])
-def test_user_errors_cross_a_process_boundary_whole(kind):
-    error = pickle.loads(pickle.dumps(kind("given", allowed="allowed", todo="todo")))
-    assert type(error) is kind and (error.given, error.allowed, error.todo) == ("given", "allowed", "todo")

@@ -22,7 +22,7 @@ BUCKET_MB = "SHARDLINE_BUCKET_MB"
 PHASES = {
     "start-up": ("before", "trainer.train", "Training.__init__"),
     "restore": ("before", "trainer.step", "Stepper.load"),
-    "data": ("before", "trainer.report.progress", "DataReport.count"),
+    "data": ("before", "trainer.log", "Reporting.count"),
     "forward": ("before", "trainer.step", "Stepper._slot_loss"),
     "backward": ("after", "trainer.step", "Stepper._slot_loss"),
     "optimizer": ("before", "trainer.step", "step_optimizer"),

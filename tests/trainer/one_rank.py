@@ -46,7 +46,7 @@ def one_rank(*, gpu: bool = False) -> Iterator[Rank]:
     try:
         if not gpu:
             patch.setattr(torch.cuda, "is_available", lambda: False)
-        with process_group(setup_timeout_s=60) as rank:
+        with process_group(setup_timeout_s=50, timeout_s=60) as rank:
             yield rank
     finally:
         patch.undo()

@@ -1,8 +1,12 @@
 """The end of training: the best checkpoint that exists and is whole, whatever happened to a better one."""
 
+import gc
 import math
+import multiprocessing
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,14 +14,19 @@ import pytest
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport
 from contracts.errors import DataError, TryAgain
+from contracts.events import EventLog
 from contracts.stores import gcs
 from rehearsal.gcs import BucketServer, Rule
 from tests.conftest import small_config
 from tests.trainer.checkpoint.attempts import file_of, newest_valid
 from tests.trainer.one_rank import logs, make_training
 from trainer.checkpoint.discovery import Superseded, record_attempt
+from trainer.data import training_data
 from trainer.finish import finish
 from trainer.parallel.process_group import Rank
+from trainer.supervise.account import Account
+from trainer.supervise.stop import StopRequest
+from trainer.train import train
 
 # Five epochs of five steps: step 15 is the best by loss, step 10 the second, step 20 the third.
 CONFIG: dict[str, Any] = {"train": {"epochs": 5, "learning_rate": 0.05}, "checkpoint": {"keep_last": 9}}
@@ -52,6 +61,26 @@ def test_the_save_of_the_best_epoch_fails_and_training_ends_with_the_best_that_e
     assert {one.best_metrics["validation_loss"] for one in found.values() if one.step >= 10} == {
         best["validation_loss"]
     }
+
+
+def test_no_loader_process_outlives_training(
+    rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken, garbage collection ends them, which finalizes their queues first and takes 10 s for each process."""
+    monkeypatch.setattr(training_data, "EVALUATION_BATCH", 4)
+    config = small_config(train={"epochs": 1}, data={"num_workers": 1})
+    assignment = make_training(rank, tmp_path, small_shards, config).assignment
+    events = EventLog(tmp_path / "attempts" / "a", stage="train", attempt="a")
+    account = Account(events, is_first=True)
+    supervisor: Any = SimpleNamespace(account=account, stop=StopRequest(), finished=lambda: None)
+    gc.disable()
+    try:
+        train(assignment, rank, events, supervisor)
+        for process in multiprocessing.active_children():
+            process.join(30)
+            assert process.exitcode == -signal.SIGKILL
+    finally:
+        gc.enable()
 
 
 def test_a_loss_that_is_no_number_warns_and_is_published_as_null(

@@ -30,9 +30,9 @@ EXCHANGED = ["black", "red", "green", "grey", "blue", "white"]
 # --- the statistics ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("samples", "discordant"), [(1_000, 0.05), (20_000, 0.1)])
-def test_error_rates_of_400_pairs(samples: int, discordant: float) -> None:
+def test_error_rates_of_400_pairs() -> None:
     """Models that are right on 90 % of the samples and disagree on some, with a tolerance of 0.02."""
+    samples, discordant = 1_000, 0.05
     random, draws = np.random.default_rng(1), draw_counts(GROUPS)
 
     def share_kept_out(loss: float) -> float:
@@ -45,12 +45,6 @@ def test_error_rates_of_400_pairs(samples: int, discordant: float) -> None:
 
     assert share_kept_out(0.0) <= 0.05
     assert share_kept_out(0.03) >= 0.95
-
-
-def test_the_limit_is_the_tolerance_where_the_interval_is_narrow() -> None:
-    assert loss_limit((-0.009, 0.01), 0.02) == 0.02
-    assert loss_limit((-0.04, 0.04), 0.02) == 0.04
-    assert loss_limit((-0.01, 0.01), 0.0) == 0.01
 
 
 def test_a_drawn_metric_is_that_of_the_drawn_batches() -> None:
@@ -78,6 +72,7 @@ def test_a_drawn_metric_is_that_of_the_drawn_batches() -> None:
 @pytest.fixture(autouse=True)
 def few_groups_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "GROUPS", 30)
+    monkeypatch.setattr(command, "DRAWS", 100)
     monkeypatch.setattr(command, "threads_per_rank", lambda ranks: 1)
     for name, value in thread_environment(1).items():
         monkeypatch.setenv(name, value)

@@ -108,6 +108,8 @@ def test_a_kill_in_every_phase(
     config = small_config(
         train={**BATCH, **train},
         data={"num_workers": num_workers},
+        # The other network with BatchNorm: ranks start sooner than with one of transformers.
+        model={} if parallel or train else {"architecture": "models_for_tests:with_buffers", "arguments": {}},
         checkpoint={"every_steps": 2},
         parallel={"slot_size": 2, **parallel},
         resources={"ranks": ranks, "max_attempts": 100},

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step, and optimizers that come back whole and leave steps out."""
+"""The learning rate as a function of the step, and optimizers that leave steps out."""
 
 from typing import Any
 
@@ -12,9 +12,7 @@ from trainer.optim import (
     clip_divisor,
     gradient_norm,
     learning_rate,
-    load_named_state,
     make_optimizer,
-    named_state,
     rate_factors,
     set_learning_rate,
     step_optimizer,
@@ -39,14 +37,6 @@ def test_the_rate_rises_to_its_peak_and_falls_to_zero() -> None:
     assert constant == [0.25, *[0.5] * 99]
 
 
-def test_an_optimizer_or_schedule_without_code_is_none_of_the_others() -> None:
-    unknown = TrainSection().model_copy(update={"optimizer": "lion", "schedule": "linear"})
-    with pytest.raises(AssertionError):
-        make_optimizer(nn.Linear(3, 3), unknown)
-    with pytest.raises(AssertionError):
-        learning_rate(50, total_steps=100, train=unknown)
-
-
 def test_vectors_are_not_decayed() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     for name in ("adamw", "sgd"):
@@ -58,9 +48,9 @@ def test_vectors_are_not_decayed() -> None:
 OPTIMIZERS: list[dict[str, Any]] = [{}, {"optimizer": "sgd"}]
 
 
-def make(section: dict[str, Any], layout: torch.memory_format) -> tuple[nn.Module, torch.optim.Optimizer]:
+def make(section: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)).to(memory_format=layout)  # type: ignore[call-overload]
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
     return model, make_optimizer(model, TrainSection.model_validate(section))
 
 
@@ -74,46 +64,24 @@ def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: rang
 
 
 @pytest.mark.parametrize("section", OPTIMIZERS)
-def test_a_restored_optimizer_goes_on_bit_for_bit(section: dict[str, Any]) -> None:
-    layout = torch.channels_last
-    whole, optimizer = make(section, layout)
-    take_steps(whole, optimizer, range(6))
-
-    first, optimizer = make(section, layout)
-    take_steps(first, optimizer, range(3))
-    # As from a file: every tensor in the order of its dimensions.
-    state = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in first.state_dict().items()}
-    saved = {name: t.clone(memory_format=torch.contiguous_format) for name, t in named_state(first, optimizer).items()}
-    second, optimizer = make(section, layout)
-    second.load_state_dict(state)
-    load_named_state(second, optimizer, saved)
-    take_steps(second, optimizer, range(3, 6))
-    for one, other in zip(whole.state_dict().values(), second.state_dict().values(), strict=True):
-        assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("section", OPTIMIZERS)
-@pytest.mark.parametrize("first_taken", [0, 2])
-def test_a_step_that_is_left_out_leaves_no_trace(section: dict[str, Any], first_taken: int) -> None:
-    """Also the very first, when an optimizer makes its state."""
-    model, optimizer = make(section, torch.contiguous_format)
-    other, undisturbed = make(section, torch.contiguous_format)
-    take_steps(model, optimizer, range(first_taken))
-    take_steps(other, undisturbed, range(first_taken))
+def test_the_first_step_leaves_no_trace_if_it_is_left_out(section: dict[str, Any]) -> None:
+    """When an optimizer makes its state; of later ones that is in test_loop_options.py."""
+    model, optimizer = make(section)
+    other, undisturbed = make(section)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, torch.nan)
     step_optimizer(optimizer, found_inf=LEFT_OUT)
     optimizer.zero_grad()
-    take_steps(model, optimizer, range(first_taken, 4))
-    take_steps(other, undisturbed, range(first_taken, 4))
+    take_steps(model, optimizer, range(4))
+    take_steps(other, undisturbed, range(4))
     for one, expected in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, expected)
 
 
 @pytest.mark.parametrize("most", [0.01, 1e9])
 def test_gradients_are_clipped_as_torch_does(most: float) -> None:
-    model, optimizer = make({"optimizer": "sgd", "momentum": 0, "weight_decay": 0}, torch.contiguous_format)
-    other, plain = make({"optimizer": "sgd", "momentum": 0, "weight_decay": 0}, torch.contiguous_format)
+    model, optimizer = make({"optimizer": "sgd", "momentum": 0, "weight_decay": 0})
+    other, plain = make({"optimizer": "sgd", "momentum": 0, "weight_decay": 0})
     for network in (model, other):
         torch.manual_seed(1)
         network(torch.randn(2, 3, 8, 8)).square().sum().backward()

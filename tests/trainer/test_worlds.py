@@ -18,7 +18,8 @@ from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.support.trace import ENVIRONMENT, read_trace
 from tests.trainer.data.conftest import upload
-from tests.trainer.test_task import command, descendants, events, last_checkpoint, logs
+from tests.trainer.launch.machines import descendants
+from tests.trainer.test_task import command, events, last_checkpoint, logs
 from trainer.data.cursor import slot_requests
 from trainer.data.order import make_order
 
@@ -35,6 +36,7 @@ def configuration(ranks: int, num_workers: int, data: dict[str, Any], epochs: in
         data={"transform": "waiting:wait", **data, "num_workers": num_workers},
         train={"epochs": epochs, "global_batch_size": BATCH},
         checkpoint={"every_steps": 2},
+        model={"architecture": "models_for_tests:without_batchnorm", "arguments": {}},
         resources={"ranks": ranks},
     )
 

@@ -26,8 +26,8 @@ from contracts.machines import ACCELERATORS, Machine, find_machine, serving_sect
 from contracts.own_code import append_code, code_folder, install_code, named_code, pin_code, unpack
 from contracts.process import end_with_parent, run_process
 from trainer.export.runtime import Builder, check_precision, choose_runtime, decide
-from trainer.launch.choices import FIRST_BF16, DeviceKind, check_spread, find_slow_precision
-from trainer.launch.machine import num_gpus, num_ranks
+from trainer.launch.choices import check_spread, find_slow_precision
+from trainer.launch.machine import num_ranks, visible_gpus
 from trainer.model.user_code import find_elsewhere, load_callable
 
 
@@ -95,7 +95,7 @@ def check_network_side(config: RunConfig, findings: Findings, *, online: bool = 
 def check_machine_side(config: RunConfig, findings: Findings, *, elsewhere: bool = False) -> None:
     """Check precision, parallelism and the export's runtime on this machine, or `elsewhere` on the configured ones."""
     with _report_failures("precision and the spread over ranks", findings):
-        check_training(config, findings, has_torch=has_module("torch"), elsewhere=elsewhere)
+        check_training(config, findings, elsewhere=elsewhere)
     with _report_failures("runtime and precision of the export", findings):
         check_export(config, findings, elsewhere=elsewhere)
 
@@ -109,21 +109,20 @@ def _report_failures(subject: str, findings: Findings) -> Iterator[None]:
         findings.leave_unchecked(subject, f"the check itself failed ({type(error).__name__}: {error})")
 
 
-def check_training(config: RunConfig, findings: Findings, *, has_torch: bool, elsewhere: bool) -> None:
-    """Compare precision and spread with the device of this machine, or `elsewhere` of the planned ones."""
+def check_training(config: RunConfig, findings: Findings, *, elsewhere: bool) -> None:
+    """Check precision and spread over ranks on this machine, or `elsewhere` on the planned ones."""
     with findings.refusals():
         if not elsewhere:
             num_ranks(config)
-            device = _local_device(has_torch=has_torch)
+            where, capability = "here", min((gpu.capability for gpu in visible_gpus()), default=None)
         elif (machine := _planned_machine(config.resources.machine)) is not None:
-            device = _device_of(machine)
+            where = f"on {machine.label}"
+            capability = ACCELERATORS[machine.accelerator_type].capability_x10 if machine.gpus else None
         else:
             return
-        # The profile chooses `auto`.
-        precision = "fp32" if config.train.precision == "auto" else config.train.precision
-        if warning := find_slow_precision(precision, device):
+        if warning := find_slow_precision(config.train.precision, capability):
             findings.warnings.append(warning)
-        check_spread(config.parallel, device)
+        check_spread(config.parallel, has_gpu=capability is not None, where=where)
 
 
 def check_export(config: RunConfig, findings: Findings, *, elsewhere: bool) -> None:
@@ -142,26 +141,6 @@ def _planned_machine(section: MachineSection) -> Machine | None:
     with suppress(ConfigError):
         return find_machine(section)
     return None
-
-
-def _device_of(machine: Machine) -> DeviceKind:
-    where = f"on {machine.label}"
-    if not machine.gpus:
-        return DeviceKind(where=where)
-    gpu = ACCELERATORS[machine.accelerator_type]
-    return DeviceKind(gpu.short, has_bf16=gpu.capability_x10 >= FIRST_BF16, where=where)
-
-
-def _local_device(*, has_torch: bool) -> DeviceKind:
-    if num_gpus() == 0:
-        return DeviceKind()
-    if not has_torch:
-        return DeviceKind("the GPU")
-    import torch
-
-    if not torch.cuda.is_available():
-        return DeviceKind()
-    return DeviceKind(torch.cuda.get_device_name(), torch.cuda.is_bf16_supported(False))
 
 
 def _check_planned_export(config: RunConfig, machine: Machine, findings: Findings) -> None:

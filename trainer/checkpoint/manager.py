@@ -74,11 +74,11 @@ class CheckpointManager:
         self.folder_uri = storage.join(folder_uri, CHECKPOINTS_FOLDER)
         self.attempt_number = 0
         """Number of this attempt, set by `resume`."""
-        self.group: dist.ProcessGroup | None = None
-        """Group of the writer threads; `limit_collectives` must not change its time-out."""
+        # Of the writer threads.
+        self._group: dist.ProcessGroup | None = None
         if sharded and rank.ranks > 1:
             timeout = timedelta(seconds=WRITE_TIMEOUT_S + _GATHER_SLACK_S)
-            self.group = dist.new_group(backend="gloo", timeout=timeout)
+            self._group = dist.new_group(backend="gloo", timeout=timeout)
         self._attempt, self._rules, self._rank = attempt, rules, rank
         self._log, self._alive, self._committed = log, alive, committed
         self._buffer = HostBuffer(rank, log)
@@ -230,7 +230,7 @@ class CheckpointManager:
         if sharded:
             result = (entries, failure and f"{type(failure).__name__}: {failure}")
             try:
-                dist.gather_object(result, results if self._rank.is_first else None, dst=0, group=self.group)
+                dist.gather_object(result, results if self._rank.is_first else None, dst=0, group=self._group)
             except RuntimeError as error:
                 raise TryAgain(f"ranks could not report their files to rank 0: {error}") from error
         if failure is not None:

@@ -5,6 +5,7 @@ A prepared sample depends on (seed, epoch, sample) only, not on rank, loader pro
 
 from __future__ import annotations
 
+import operator
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -221,18 +222,17 @@ def count_units(task: Task, batch: Batch) -> int:
     """
     try:
         units = task.count_units(batch)
-        fault = "" if type(units) is int and units >= 0 else f"returned {units!r}"
+        if type(units) is bool or operator.index(units) < 0:
+            raise ValueError(f"it returned {units!r}")
+        return operator.index(units)
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - user code may raise anything
-        fault = f"failed: {describe_failure(error)}"
-    if fault:
+    except Exception as error:  # user code may raise anything
         raise ConfigError(
-            f"the task's count_units {fault}",
+            f"the task's count_units failed: {describe_failure(error)}",
             allowed="a whole number, from 0 on",
             todo="correct count_units (docs/tasks.md)",
-        )
-    return units
+        ) from error
 
 
 def _to_shared_memory(batch: Batch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,7 +15,8 @@ from contracts.artifacts import CheckpointManifest, ExportManifest
 from contracts.artifacts.export import Figure
 from contracts.artifacts.signature import BATCH
 from contracts.proof import verdict
-from contracts.serving import LOADED_BY, NO_RELEASE, TENSORRT_RTX, image_of
+from contracts.serving import LOADED_BY, NO_RELEASE, ONNX, READ_AT, RELEASES, TENSORRT_RTX, image_of
+from trainer.export.triton import docker_command
 from trainer.predict.bundle import LABELS_NAME, kind_of
 
 _MOST_NAMES = 100
@@ -59,10 +61,8 @@ def _code(text: str) -> _Markdown:
 def _figure(value: Figure) -> str:
     if value is None:
         return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    # JSON has no infinity: ranges store the word, parity the largest float.
-    if value == "infinite" or (isinstance(value, float) and not abs(value) < sys.float_info.max):
+    # JSON has no infinity: parity stores the largest float.
+    if isinstance(value, float) and not abs(value) < sys.float_info.max:
         return "not finite"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
@@ -154,8 +154,11 @@ With shardline, by the engine on its GPU, else by the graph on the CPU: `shardli
 Preprocessing is part of the model: `predict.py` does it. Any other lowers accuracy without an error."""
     if document.runtime == TENSORRT_RTX:
         return f"{text}\n\nTriton loads no engine of TensorRT-RTX."
-    image = image_of(document)
-    return f"{text}\n\nWith Triton (not run): {_code(image) if image else NO_RELEASE}, see `triton/README.md`."
+    if (image := image_of(document)) is None:
+        return f"{text}\n\nWith Triton: {NO_RELEASE}. Known on {READ_AT} are those of TensorRT {', '.join(RELEASES)}."
+    sha256 = document.served_file.sha256 if document.runtime == ONNX else ""
+    command = shlex.join(docker_command(image, "/PATH/TO/triton", sha256=sha256))
+    return f"{text}\n\nWith Triton (no server has loaded this repository): `{command}`"
 
 
 def _facts(document: ExportManifest) -> dict[str, str]:

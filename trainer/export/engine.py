@@ -24,14 +24,14 @@ from contracts.errors import CheckFailed, ConfigError, ModelError
 from contracts.serving import graph_level
 from trainer.export.arrays import Array, Arrays
 from trainer.export.runtime import INSTALL, Builder, describe_target, gpu_target, version_of
+from trainer.predict import program
 
 Runner = Callable[[Mapping[str, Array]], Arrays]
 """Maps inputs by name to outputs by name; the first dimension of all is the batch."""
 
 # Lines of a builder's log that go into an error; the cause is at the end.
 _LOG_LINES = 8
-_WARM_UP_CALLS, _MOST_CALLS = 3, 50
-_WARM_UP_S, _TIMED_S = 1.0, 2.0
+_WARM_UP_CALLS, _MOST_CALLS, _TIMED_S = 3, 50, 3.0
 
 
 # --- the graph, on the CPU --------------------------------------------------------------------------------------------
@@ -45,20 +45,7 @@ def open_graph(path: Path, *, threads: int, precision: str = "fp32") -> Runner:
         threads: Intra-op threads.
         precision: Of the graph: it decides the level of optimisation (contracts.serving.graph_level).
     """
-    import onnxruntime  # type: ignore[import-untyped]
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[graph_level(precision)]
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors: they are raised as well
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-
-    def run(inputs: Mapping[str, Array]) -> Arrays:
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
-
-    return run
+    return program.open_graph(path, graph_level(precision), threads)
 
 
 def graph_runtime() -> str:
@@ -262,22 +249,18 @@ def device_name() -> str:
 def median_latency(run: Runner, batch: Arrays) -> tuple[float, int]:
     """Return the median milliseconds of a batch, inputs and outputs in main memory, and the number of calls timed.
 
-    At most 50 calls after 3 for warm-up; fewer if they take more than two seconds in total.
+    At most 50 calls after 3 for warm-up; fewer if they take more than three seconds in total.
 
     Args:
         run: Runs the model.
         batch: Inputs.
     """
-    _time_calls(run, batch, _WARM_UP_CALLS, _WARM_UP_S)
-    times = _time_calls(run, batch, _MOST_CALLS, _TIMED_S)
-    return statistics.median(times), len(times)
-
-
-def _time_calls(run: Runner, batch: Arrays, most: int, limit_s: float) -> list[float]:
+    for _ in range(_WARM_UP_CALLS):
+        run(batch)
     times: list[float] = []
-    end = time.perf_counter() + limit_s
-    while len(times) < most and (not times or time.perf_counter() < end):
+    end = time.perf_counter() + _TIMED_S
+    while not times or (len(times) < _MOST_CALLS and time.perf_counter() < end):
         start = time.perf_counter()
         run(batch)
         times.append(1000 * (time.perf_counter() - start))
-    return times
+    return statistics.median(times), len(times)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainer.tasks.task import Task
 
 
-EXPORT_VERSION = "1"
+EXPORT_VERSION = "2"
 """Part of an export's fingerprint: increased with each change of files or verdicts."""
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 """Packages that make and run graphs; their versions may affect files and verdicts."""
@@ -82,8 +82,8 @@ def name_tools() -> dict[str, str]:
     return {"packages": packages, "export version": EXPORT_VERSION, **({} if gpu is None else {"gpu": gpu})}
 
 
-def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> list[str]:
-    """Refuse inputs that do not belong together; return warnings.
+def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> None:
+    """Refuse inputs that do not belong together.
 
     Raises:
         ConfigError: The configuration names another task, model or transform than the checkpoint's, or the shards are
@@ -103,11 +103,9 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
                 allowed=f"a checkpoint of the configuration's {section}",
                 todo=todo,
             )
-    code, trained_code, warnings = code_hash(config.code), checkpoint.made_from.get("code", ""), []
-    if code and not trained_code:
-        # A training folder made by hand.
-        warnings.append("the checkpoint does not record its own code; it is exported with the current code")
-    elif code and code != trained_code:
+    code, trained_code = code_hash(config.code), checkpoint.made_from.get("code")
+    # A training folder made by hand has none.
+    if code and trained_code and code != trained_code:
         raise ConfigError(
             f"own code has changed since the checkpoint was trained: {code[:12]}, then {trained_code[:12]}",
             allowed="the code that the checkpoint was trained with",
@@ -123,7 +121,6 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
             todo="pass their URI as --shards",
         )
     check_export_samples(config, shards)
-    return warnings
 
 
 def _check_transform(config: RunConfig, checkpoint: CheckpointManifest) -> None:

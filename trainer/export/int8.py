@@ -38,8 +38,7 @@ def quantize_to_int8(fp16_graph: Path, path: Path, *, calibration: Batches, thre
         work: Folder for temporary files: about five times the size of `fp16_graph`.
 
     Raises:
-        ModelError: An activation is not finite in fp32 on the calibration samples, so that it has no scale; or the
-            quantiser refuses the graph.
+        ModelError: An activation is not finite on the calibration samples, or the quantiser refuses the graph.
     """
     import onnx
     import onnx_ir
@@ -74,7 +73,7 @@ def quantize_to_int8(fp16_graph: Path, path: Path, *, calibration: Batches, thre
                     "OpTypesToExcludeOutputQuantization": list(QUANTIZABLE),
                 },
             )
-        except (ValueError, LookupError, RuntimeError) as error:  # the quantiser has no exception classes
+        except (ValueError, LookupError, RuntimeError) as error:  # it has no exception classes
             raise ModelError(
                 f"ONNX Runtime's quantiser refuses {fp16_graph.name}: {type(error).__name__}: {error}",
                 allowed="a graph that it can quantise",

@@ -346,7 +346,6 @@ def _write_files(export: Export, reference: Reference) -> None:
             model_sha256=export.describe(export.served).sha256,
             signature=reference.signature,
             batches=inputs.config.export.batches,
-            builder=inputs.builder.name,
             labels=read_labels(shipment),
         )
 

@@ -1,6 +1,6 @@
 """Samples of the gates: at most 512 of the test split, stratified by class; and the calibration samples of int8.
 
-Here: `draw_samples`, `samples_of`, `stratify` (which samples), `write_proof`, `write_calibration` (inputs on disk) and
+Here: `draw_samples`, `stratify` (which samples), `write_proof`, `write_calibration` (inputs on disk) and
 `end_inputs` (sizes at the ends of dimensions). A draw is a function of the labels in the index, the number and the
 seed: `shardline verify` draws the same. numpy and torch are imported inside functions: stages that reuse their output
 import this module too.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contracts.artifacts import ExportManifest, ShardManifest
+from contracts.artifacts import ShardManifest
 from contracts.artifacts.signature import Signature
 
 if TYPE_CHECKING:
@@ -60,11 +60,6 @@ def draw_samples(shards_uri: str, shards: ShardManifest, *, most: int, seed: int
     if entry.samples <= most:
         return range(entry.samples)
     return stratify(SampleIndex(shards, shards_uri).labels(entry.first, entry.samples), most, seed)
-
-
-def samples_of(document: ExportManifest, shards_uri: str, shards: ShardManifest) -> Sequence[int]:
-    """Return the places that the gates of a finished export ran."""
-    return draw_samples(shards_uri, shards, most=document.proof_samples, seed=document.proof_seed)
 
 
 def stratify(labels: npt.NDArray[np.int32], most: int, seed: int) -> list[int]:

@@ -42,11 +42,12 @@ def export(stage: Stage) -> str:
     if MODEL_TYPE in (arguments := checkpoint.model.get("arguments", {})):
         # Training read them from its initial weights, which may have been deleted.
         stage.config = with_saved_arguments(stage.config, arguments)
-    for warning in check_inputs(stage.config, checkpoint, shards):
-        stage.log(f"warning: {warning}")
+    check_inputs(stage.config, checkpoint, shards)
     builder = choose_runtime(stage.config.export)
     for warning in builder.warnings:
         stage.log(f"warning: {warning}")
+    if builder.module == "onnx" and stage.config.export.runtime == "auto" and not builder.warnings:
+        stage.log("runtime onnx: no GPU here; export.runtime=tensorrt_rtx builds an engine")
     check_precision(builder, stage.config.export.precision)
     made_from = export_inputs(
         stage.config, checkpoint=checkpoint.parameters_sha256, builder=builder.identity, tools=name_tools()

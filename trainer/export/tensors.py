@@ -50,14 +50,9 @@ def restore_outputs(arrays: Mapping[str, Array], kind: str) -> Any:
     return tensors if kind == "dict" else tuple(tensors.values())
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a model's weights; the CPU for a model without weights."""
-    return next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
-
-
 def run_torch(model: nn.Module, signature: Signature, inputs: Mapping[str, Array]) -> Arrays:
     """Run a model, in evaluation mode, eagerly on the device where its weights are; return its outputs by name."""
-    device = device_of(model)
+    device = next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
     with torch.inference_mode():
         outputs = model(*(torch.from_numpy(inputs[name]).to(device) for name in signature.inputs))
     named = {name: tensor.cpu() for name, tensor in name_outputs(outputs, signature).items()}

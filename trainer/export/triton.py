@@ -1,6 +1,5 @@
 """Model repository of Triton Inference Server, for the runtimes tensorrt and onnx.
 
-    triton/README.md               how to serve it
     triton/NAME/config.pbtxt       names, types, shapes, batch sizes, settings of the runtime
     triton/NAME/labels.txt         one class per line, where outputs are classes
     triton/NAME/1/model.onnx       or model.plan: the served model
@@ -12,7 +11,6 @@ parsed with Triton's message (tritonclient 2.73, model_config.proto) when they w
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,20 +20,15 @@ from contracts.serving import (
     CONFIG_NAME,
     GRAPH_LEVELS,
     MODEL_FILES,
-    NO_RELEASE,
     ONNX,
-    READ_AT,
-    RELEASES,
     REPOSITORY,
     TENSORRT,
     VERSION,
     graph_level,
-    image_for,
     model_name,
 )
 
 LABELS_NAME = "labels.txt"
-README_NAME = "README.md"
 # How long a request may wait for others to make a batch: the value of Triton's documentation of dynamic batching.
 QUEUE_DELAY_US = 100
 
@@ -58,7 +51,6 @@ def write_repository(
     model_sha256: str,
     signature: Signature,
     batches: tuple[int, int],
-    builder: str,
     labels: Sequence[str] | None,
 ) -> None:
     """Write everything but the model itself below `folder`/triton.
@@ -71,7 +63,6 @@ def write_repository(
         model_sha256: Of the served model.
         signature: Of the model.
         batches: Tuned and largest batch size.
-        builder: Package and version that built the plan; empty with runtime onnx.
         labels: Names of the classes, in the order of the outputs; None: the outputs are not classes.
     """
     name = model_name(task)
@@ -99,13 +90,6 @@ def write_repository(
     # Triton reports the model as ready after these batches.
     parts += [_warmup(batch, signature) for batch in sorted({1, batches[0]})]
     (target / CONFIG_NAME).write_text("".join(f"{part}\n" for part in parts), encoding="utf-8")
-    about = {
-        TENSORRT: f"a plan by {builder}: for GPUs of one compute capability, and for Triton with this TensorRT",
-        ONNX: f"ONNX in {precision}: TensorRT builds a plan when Triton loads it, so the first start takes minutes",
-    }[runtime]
-    cached = model_sha256 if runtime == ONNX else ""
-    readme = _readme(f"`{MODEL_FILES[runtime]}` is {about}.", image_for(builder), batches, cached)
-    (folder / REPOSITORY / README_NAME).write_text(readme, encoding="utf-8")
 
 
 def _tensor(kind: str, name: str, spec: TensorSpec, more: str = "") -> str:
@@ -167,22 +151,6 @@ def _cache_folder(sha256: str) -> str:
     ONNX Runtime's cache ignores the weights, so each file has its own folder.
     """
     return f"/tmp/shardline-plans-{sha256[:16]}"
-
-
-def _readme(text: str, image: str | None, batches: tuple[int, int], sha256: str) -> str:
-    if image is None:
-        command = f"{NO_RELEASE}. Known on {READ_AT} are those of TensorRT {', '.join(RELEASES)}."
-    else:
-        command = f"    {shlex.join(docker_command(image, '/PATH/TO/triton', sha256=sha256))}"
-    return f"""# Triton model repository
-
-{text}
-
-{command}
-
-Not run: no server has loaded this repository. Batches have up to {batches[1]} samples; requests wait up to
-{QUEUE_DELAY_US} microseconds for a batch of {batches[0]}. The model card describes the inputs.
-"""
 
 
 def docker_command(image: str, folder: str, *, sha256: str = "") -> list[str]:

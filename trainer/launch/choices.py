@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contracts.artifacts import ProfileChoice, ProfileReport
-from contracts.config import ParallelSection, RunConfig, TrainSection
+from contracts.config import ParallelSection, RunConfig
 from contracts.config.base import Auto
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
@@ -112,29 +112,24 @@ def default_channels_last() -> bool:
 
 def choose_threads(config: RunConfig, *, ranks: int) -> tuple[int, str]:
     """Return the intra-op threads per rank, and a warning if they exceed its cores."""
-    threads, most = config.resources.threads, max(1, available_cores() // ranks)
+    threads, cores = config.resources.threads, threads_per_rank(ranks)
     if threads == "auto":
-        return threads_per_rank(ranks), ""
-    over = f"resources.threads {threads} is more than the {most} cores of a rank" if threads > most else ""
-    return threads, over
+        return cores, ""
+    return threads, f"resources.threads {threads} is more than the {cores} cores of a rank" if threads > cores else ""
 
 
-def find_differences(profile: ProfileReport, hardware: Mapping[str, str], train: TrainSection) -> list[str]:
+def find_differences(profile: ProfileReport, hardware: Mapping[str, str], global_batch_size: int) -> list[str]:
     """Return warnings about differences from the profiled machine and global batch."""
-    choice = _measured_choice(profile)
-    if choice is None:
+    if _measured_choice(profile) is None:
         return []
-    differences = []
-    different = [
-        f"{name} {profile.hardware.get(name, 'unknown')} -> {value}"
-        for name, value in hardware.items()
-        if profile.hardware.get(name) != value
+    measured = {**profile.hardware, "train.global_batch_size": str(profile.global_batch_size)}
+    here = {**hardware, "train.global_batch_size": str(global_batch_size)}
+    return [
+        f"the profile was measured with {name} {measured.get(name, 'unknown')}, not {value}: its choice may not be the "
+        "best here"
+        for name, value in here.items()
+        if measured.get(name) != value
     ]
-    if different:
-        differences.append(f"on other hardware ({', '.join(different)})")
-    if profile.global_batch_size != train.global_batch_size:
-        differences.append(f"at train.global_batch_size {profile.global_batch_size}, not {train.global_batch_size}")
-    return [f"the profile was measured {difference}: its choice may not be the best here" for difference in differences]
 
 
 def _measured_choice(profile: ProfileReport | None) -> ProfileChoice | None:
@@ -163,33 +158,21 @@ def slot_sizes(num_samples: int, *, global_batch_size: int, slot_size: int) -> l
     return sorted(sizes, reverse=True)
 
 
-@dataclass(frozen=True)
-class DeviceKind:
-    """Device of the ranks."""
-
-    gpu: str = ""
-    """GPU name; empty for a CPU."""
-    has_bf16: bool = True
-    """Whether the GPU supports bf16; older ones emulate it."""
-    where: str = "here"
-    """Location for messages, after `there is no GPU`."""
-
-
-def find_slow_precision(precision: str, device: DeviceKind) -> str:
-    """Return a warning if another precision is faster on the device; empty otherwise."""
-    if not device.gpu and precision == "fp16":
-        return f"train.precision is fp16, and there is no GPU {device.where}: a CPU is slower in fp16 than in fp32"
-    if device.gpu and precision == "bf16" and not device.has_bf16:
-        return f"train.precision is bf16, which {device.gpu} can only emulate: fp16 is faster there"
+def find_slow_precision(precision: str, capability: int | None) -> str:
+    """Return a warning if another precision is faster on a GPU of this capability (None: a CPU); empty otherwise."""
+    if precision == "fp16" and capability is None:
+        return "train.precision is fp16, and there is no GPU: a CPU is slower in fp16 than in fp32"
+    if precision == "bf16" and capability is not None and capability < FIRST_BF16:
+        return "train.precision is bf16, which the GPU can only emulate: fp16 is faster there"
     return ""
 
 
-def check_spread(section: ParallelSection, device: DeviceKind) -> None:
+def check_spread(section: ParallelSection, *, has_gpu: bool, where: str = "here") -> None:
     """Raise a ConfigError where parallel.sync_batch_norm is on without a GPU."""
-    if section.sync_batch_norm and not device.gpu:
+    if section.sync_batch_norm and not has_gpu:
         raise ConfigError(
-            f"parallel.sync_batch_norm is on, but there is no GPU {device.where}: SyncBatchNorm has no implementation "
-            "for the CPU",
+            f"parallel.sync_batch_norm is on, but there is no GPU {where}: SyncBatchNorm has no implementation for the "
+            "CPU",
             allowed="parallel.sync_batch_norm=false on a machine without a GPU",
             todo="set parallel.sync_batch_norm=false, or train on machines with GPUs",
         )

@@ -23,12 +23,14 @@ from contracts.artifacts import MANIFEST_NAME
 from contracts.config.resources import ResourcesSection
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, ForwardedError, Preempted, TryAgain
 from contracts.process import thread_environment
+from trainer.checkpoint.discovery import Superseded
 from trainer.launch.assignment import Assignment, decisive_end, has_stopped, is_preemption
-from trainer.launch.attempts import AttemptCounter, JobRecord, StartCounter
+from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord, StartCounter
 from trainer.launch.nodes import Nodes, without_ranks
 
 RANK_MODULE = "trainer.worker"
 LOOPBACK = "127.0.0.1"
+_LOG_LEVEL_VARIABLE = "TORCH_CPP_LOG_LEVEL"
 STORE_VARIABLE = "SHARDLINE_STORE_FD"
 """Descriptor of the listening socket of the ranks' store, served by rank 0."""
 
@@ -261,3 +263,55 @@ def raise_final(end: ErrorDocument, counter: StartCounter | None) -> None:
         raise ForwardedError(end)
     if is_preemption(end):
         raise Preempted(end.message)
+
+
+def run_ranks(launcher: Launcher) -> None:
+    """Run the ranks of this machine to the end of training.
+
+    Raises:
+        ForwardedError: The error that ended the job; user errors and crash loops also end later attempts.
+        Preempted: This machine received a stop signal.
+        TryAgain: Another machine did not join, or did not return.
+    """
+    with launcher.stop.receiving():
+        try:
+            if launcher.nodes.nodes == 1:
+                _run_alone(launcher)
+            else:
+                _import_torch()
+                from trainer.launch.rendezvous import run_together
+
+                run_together(launcher)
+        except ForwardedError as error:
+            # Superseded by a later attempt of the same job: the job continues.
+            is_final = error.document.exit_code == EXIT_USER_ERROR and error.document.kind != Superseded.__name__
+            if is_final or error.document.kind == CRASH_LOOP:
+                launcher.record.end(error.document)
+            raise
+
+
+def _import_torch() -> None:
+    """Import torch with C++ logs that omit stacks of lost connections."""
+    level = os.environ.get(_LOG_LEVEL_VARIABLE)
+    os.environ[_LOG_LEVEL_VARIABLE] = level or "ERROR"
+    import torch  # noqa: F401
+
+    if level is None:
+        del os.environ[_LOG_LEVEL_VARIABLE]
+
+
+def _run_alone(launcher: Launcher) -> None:
+    counter = launcher.counter()
+    end: ErrorDocument | None = None
+    while True:
+        launcher.stop.check()
+        if (refusal := counter.begin(end)) is not None:
+            raise ForwardedError(refusal)
+        listener = socket.create_server((LOOPBACK, 0))
+        # The host name need not resolve.
+        address = StoreAddress(LOOPBACK, listener.getsockname()[1], listener)
+        end = launcher.run_start(launcher.assignment.attempt, address)
+        if end is None:
+            return
+        raise_final(end, counter)
+        launcher.log(f"the ranks start again: {end.message}")

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
 
+from contracts.config.base import Auto
 from contracts.config.resources import ResourcesSection
 from contracts.errors import ConfigError
 from contracts.process import JOB_ID_VARIABLE
@@ -83,9 +84,9 @@ def find_nodes(environment: Mapping[str, str], resources: ResourcesSection) -> N
         nodes = _from_cluster_spec(environment, resources)
     elif "PET_NNODES" in variables or "PET_NODE_RANK" in variables:
         # Kubeflow runs its machines as an Indexed Job: PET_* has all of it.
-        nodes = _from_variables("torchrun", environment, resources)
+        nodes = _from_variables("torchrun", "PET_NODE_RANK", "PET_", environment, resources)
     elif variables:
-        nodes = _from_variables("indexed job", environment, resources)
+        nodes = _from_variables("indexed job", "JOB_COMPLETION_INDEX", "", environment, resources)
     else:
         nodes = _alone(environment, resources)
     if resources.nodes not in ("auto", nodes.nodes):
@@ -148,32 +149,28 @@ def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSecti
 
 
 def _from_variables(
-    platform: Literal["torchrun", "indexed job"], environment: Mapping[str, str], resources: ResourcesSection
+    platform: Platform, rank_name: str, prefix: str, environment: Mapping[str, str], resources: ResourcesSection
 ) -> Nodes:
-    rank_name, nodes_name, host_name, port_name = {
-        "torchrun": ("PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
-        "indexed job": ("JOB_COMPLETION_INDEX", "", "MASTER_ADDR", ""),
-    }[platform]
-    if nodes_name in environment:
-        nodes = _number(nodes_name, environment[nodes_name], at_least=1)
+    """Return this machine from its number `rank_name`; `prefix` is that of MASTER_ADDR, empty for an Indexed Job."""
+    if prefix:
+        nodes = _number("PET_NNODES", environment, resources.nodes, at_least=1)
     elif resources.nodes != "auto":
         nodes = resources.nodes
     else:
         raise _contradiction(
-            f"{rank_name}={environment[rank_name]}, and nothing says how many machines there are",
-            "set resources.nodes to the number of machines, of an Indexed Job its completions",
+            f"{rank_name} is set, and nothing says how many machines there are",
+            "set resources.nodes to the Job's completions",
         )
-    node_rank = _number(rank_name, environment.get(rank_name, "0" if nodes == 1 else ""), at_least=0)
-    if node_rank >= nodes:
-        raise _contradiction(f"{rank_name}={node_rank} of {nodes} machines", "number the machines from 0")
-    host = environment.get(host_name, "")
-    if nodes > 1 and not host:
+    node_rank = _number(rank_name, environment, 0 if nodes == 1 else "auto", at_least=0)
+    host = environment.get(f"{prefix}MASTER_ADDR", "")
+    if node_rank >= nodes or (nodes > 1 and not host):
         raise _contradiction(
-            f"{rank_name}={node_rank} of {nodes} machines and no {host_name}",
-            f"set {host_name} to the first machine's name, of an Indexed Job JOB-0.SERVICE, SERVICE being the headless "
-            "service that the Job's subdomain names",
+            f"{rank_name}={node_rank} of {nodes} machines" + ("" if host else f" and no {prefix}MASTER_ADDR"),
+            f"number the machines from 0, and set {prefix}MASTER_ADDR to the first machine's name (of an Indexed Job "
+            "JOB-0.SERVICE, SERVICE being the headless service that the Job's subdomain names)",
         )
-    port = _number(port_name, environment[port_name], at_least=1) if port_name in environment else resources.port
+    # Kubernetes sets MASTER_PORT to a URL where a service is called master.
+    port = _number("PET_MASTER_PORT", environment, resources.port, at_least=1) if prefix else resources.port
     return Nodes(node_rank, nodes, host, port, platform, _job_id(environment))
 
 
@@ -194,12 +191,14 @@ def _job_id(environment: Mapping[str, str]) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", job_id)[:128].lstrip(".")
 
 
-def _number(name: str, text: str, *, at_least: int) -> int:
+def _number(name: str, environment: Mapping[str, str], default: int | Auto, *, at_least: int) -> int:
+    """Return the number in a variable; `auto`: it has no default."""
+    text = environment.get(name, "") or ("" if default == "auto" else str(default))
     if not text.isdecimal() or int(text) < at_least:
         raise ConfigError(
             f"{name}={text!r}" if text else f"{name} is not set",
             allowed=f"a whole number, {at_least} or more",
-            todo=f"correct {name}",
+            todo=f"correct {name}, or set resources.nodes where the environment lacks the number of machines",
         )
     return int(text)
 

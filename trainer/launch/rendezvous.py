@@ -69,7 +69,7 @@ class FirstMachineLost(Exception):
 
 
 def run_together(launcher: Launcher) -> None:
-    """Run the ranks of this machine together with other machines; raises like `run.run_ranks`."""
+    """Run the ranks of this machine together with other machines; raises like `run_ranks`."""
     os.environ[_NO_SHARED_STORE_VARIABLE] = "1"
     counter = launcher.counter() if launcher.nodes.is_primary else None
     end: ErrorDocument | None = None

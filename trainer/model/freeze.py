@@ -83,13 +83,10 @@ def keep_statistics(model: nn.Module, norms: Iterable[str]) -> None:
 def no_match(field: str, pattern: str, names: Sequence[str]) -> ConfigError:
     """Return the error for a pattern without a match; it lists close names, or the first ones."""
     close = difflib.get_close_matches(pattern.strip("*"), names, n=_MOST_NAMES, cutoff=0.5)
-    examples = close or [*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])]
-    anywhere = f"*{pattern}*"
-    hint = "" if "*" in pattern else f" ({anywhere!r} matches it anywhere in a name)"
     return ConfigError(
         f"{field}: the pattern {pattern!r} matches no parameter of the network",
-        allowed=f"glob patterns of names, {'such as' if close else 'which are'}: {', '.join(examples)}",
-        todo=f"correct the pattern{hint}, or leave it out",
+        allowed=f"glob patterns of names such as: {', '.join(close or names[:_MOST_NAMES])}",
+        todo="correct the pattern (`*` matches anything, dots too), or leave it out",
     )
 
 

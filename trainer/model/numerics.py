@@ -17,7 +17,7 @@ from torch import nn
 
 from contracts.config import TrainSection
 from contracts.errors import DataError
-from trainer.launch.choices import DeviceKind, default_channels_last, default_precision, find_slow_precision
+from trainer.launch.choices import default_channels_last, default_precision, find_slow_precision
 
 # Set to 1 for deterministic algorithms on a GPU.
 DETERMINISTIC_VARIABLE = "SHARDLINE_DETERMINISTIC"
@@ -53,11 +53,8 @@ class Numerics:
 
     def find_slow(self, device: torch.device) -> str:
         """Return a warning if another precision is faster on the device; empty otherwise."""
-        if device.type == "cuda":
-            kind = DeviceKind(torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported(False))
-        else:
-            kind = DeviceKind()
-        return find_slow_precision(self.precision, kind)
+        major, minor = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+        return find_slow_precision(self.precision, 10 * major + minor or None)
 
     def apply(self, device: torch.device) -> None:
         """Set torch's process-wide flags."""

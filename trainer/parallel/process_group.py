@@ -42,24 +42,24 @@ class Rank:
 
 
 @contextmanager
-def process_group(*, setup_timeout_s: float) -> Iterator[Rank]:
+def process_group(*, setup_timeout_s: float, timeout_s: float) -> Iterator[Rank]:
     """Initialise the process group; destroy it at the end of the block unless an error is raised.
 
     On GPUs the group has two backends: NCCL, whose communicator is created eagerly (`device_id`), and gloo for CPU
-    tensors. After an error, call `abort_process_group`. `setup_timeout_s` applies until `limit_collectives`.
+    tensors. After an error, call `abort_process_group`. `setup_timeout_s` is the time-out of the store,
+    `timeout_s` that of a collective.
     """
     rank, local_rank, ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    timeout = timedelta(seconds=setup_timeout_s)
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        store=_store(rank, timeout),
+        store=_store(rank, timedelta(seconds=setup_timeout_s)),
         rank=rank,
         world_size=ranks,
-        timeout=timeout,
+        timeout=timedelta(seconds=timeout_s),
         device_id=device if on_gpu else None,
     )
     yield Rank(rank, local_rank, ranks, device)
@@ -119,17 +119,6 @@ def on_first_rank(
     result = work(report_progress)
     dist.broadcast_object_list([(result,)], src=0)
     return result
-
-
-def limit_collectives(timeout_s: float, *, besides: dist.ProcessGroup | None = None) -> None:
-    """Set the time-out of collectives in all groups except `besides`; all ranks call it.
-
-    It replaces the long time-out of set-up.
-    """
-    # No public API; _set_pg_timeout sets both backends of a group (distributed_c10d.py of torch 2.11 and 2.13).
-    for group in distributed_c10d._world.pg_map:
-        if group is not besides:
-            distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
 def _store(rank: int, timeout: timedelta) -> Any:

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from contracts.config import ParallelSection
 from contracts.errors import ModelError
 from trainer.checkpoint.loading import Group, StoredTensor
-from trainer.launch.choices import DeviceKind, check_spread
+from trainer.launch.choices import check_spread
 from trainer.model.recompute import find_repeated_blocks
 from trainer.model.trial import buffers_restored
 from trainer.parallel.process_group import Rank
@@ -59,7 +59,7 @@ class SpreadNetwork:
         dtype: torch.dtype | None,
         find_unused: bool = False,
     ) -> None:
-        check_spread(section, DeviceKind("GPU" if rank.device.type == "cuda" else ""))
+        check_spread(section, has_gpu=rank.device.type == "cuda")
         _require_same_network(model, rank, name)
         if section.sync_batch_norm:
             if not any(isinstance(module, _BatchNorm) for module in model.modules()):

@@ -1,9 +1,8 @@
 """Task-specific files of an export: labels, preprocessing, predict.py; and model inputs prepared with them.
 
-By kind of task: images have labels.json, preprocess.json, predict.py (image_program.py), answers.py and pixels.py;
-texts have labels.json, text.json, tokenizer.json, predict.py (text_program.py) and answers.py; an own task has none of
-them. Programs are copied byte for byte. numpy and the programs are imported inside functions: stages that reuse their
-output import this module too.
+Images and texts have labels.json, preprocess.json and predict.py (program.py, byte for byte), images pixels.py too,
+texts tokenizer.json; an own task has none of them. numpy and the program are imported inside functions: stages that
+reuse their output import this module too.
 """
 
 from __future__ import annotations
@@ -21,23 +20,24 @@ from contracts.artifacts.shards import Prepared
 from contracts.artifacts.signature import Signature
 from contracts.config import ShardingSection
 from contracts.serving import graph_level
-from trainer.export.samples import SPLIT, samples_of
+from trainer.export.samples import SPLIT, draw_samples
 from trainer.tasks.shard_checks import FIELDS
 
 if TYPE_CHECKING:
     from trainer.export.arrays import Arrays
     from trainer.export.inputs import Inputs
-    from trainer.predict.image_program import ImageModel
-    from trainer.predict.text_program import TextModel
 
 PROGRAM_NAME, LABELS_NAME = "predict.py", "labels.json"
-PREPROCESS_NAME, TEXT_NAME, TOKENIZER_NAME = "preprocess.json", "text.json", "tokenizer.json"
+PREPROCESS_NAME, TOKENIZER_NAME = "preprocess.json", "tokenizer.json"
 BUNDLE_NAMES = {
     "images": (LABELS_NAME, PREPROCESS_NAME),
-    "texts": (LABELS_NAME, TEXT_NAME, TOKENIZER_NAME),
+    "texts": (LABELS_NAME, PREPROCESS_NAME, TOKENIZER_NAME),
 }
 """Files that a program reads, besides the graph, by kind."""
-_JPEG_QUALITY = 90
+_CHANGES = ("background", "convert", "resize", "jpeg_quality", "max_pixels")
+_UNCHANGED = Prepared(
+    background=None, convert=[], resize=None, jpeg_quality=90, max_pixels=ShardingSection().max_pixels, changed={}
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ExportedFiles:
     @classmethod
     def of(cls, folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest) -> ExportedFiles:
         """Return those of a finished export."""
-        places = samples_of(document, shards_uri, shards)
+        places = draw_samples(shards_uri, shards, most=document.proof_samples, seed=document.proof_seed)
         return cls(folder, document.task, document.graph("fp32").name, shards_uri, shards, places)
 
 
@@ -98,18 +98,13 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
     graph = {"model": model_name, "optimization": graph_level(precision), "output": output}
     if kind == "images":
         (input_name,) = signature.inputs
-        prepared = inputs.shards.prepared
-        preprocessing = {
+        prepared = inputs.shards.prepared or _UNCHANGED
+        settings = {
             **graph,
             "input": input_name,
             **{name: checkpoint.data[name] for name in ("image_size", "mean", "std")},
-            "background": None if prepared is None else prepared.background,
-            "convert": [] if prepared is None else prepared.convert,
-            "resize": None if prepared is None else prepared.resize,
-            "jpeg_quality": _JPEG_QUALITY if prepared is None else prepared.jpeg_quality,
-            "max_pixels": ShardingSection().max_pixels if prepared is None else prepared.max_pixels,
+            **prepared.model_dump(include=set(_CHANGES)),
         }
-        _write_json(folder / PREPROCESS_NAME, preprocessing)
     else:
         tokens, mask = signature.inputs
         entry = inputs.shards.tokenizer
@@ -122,18 +117,17 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
             "padding": entry.padding,
             "multiple": signature.dimensions["length"].multiple,
         }
-        _write_json(folder / TEXT_NAME, settings)
         (folder / TOKENIZER_NAME).write_bytes(storage.read_bytes(entry.uri(inputs.shards_uri)))
+    _write_json(folder / PREPROCESS_NAME, settings)
     write_program(folder, kind)
 
 
 def write_program(folder: Path, kind: str) -> None:
     """Copy the program of a kind into a folder."""
     package = Path(__file__).parent
-    sources = {PROGRAM_NAME: package / "text_program.py", "answers.py": package / "answers.py"}
+    sources = {PROGRAM_NAME: package / "program.py"}
     if kind == "images":
-        pixels = package.parents[1] / "records" / "pixels.py"
-        sources |= {PROGRAM_NAME: package / "image_program.py", "pixels.py": pixels}
+        sources["pixels.py"] = package.parents[1] / "records" / "pixels.py"
     for name, source in sources.items():
         (folder / name).write_bytes(source.read_bytes())
 
@@ -151,17 +145,6 @@ def read_labels(folder: Path) -> list[str] | None:
     """Return the names of the classes of an export, in the order of its outputs; None without labels.json."""
     path = folder / LABELS_NAME
     return class_names(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-
-
-def open_model(task: str, folder: Path) -> ImageModel | TextModel:
-    """Read the files of a task of the tool, without the graph."""
-    if kind_of(task) == "images":
-        from trainer.predict.image_program import ImageModel
-
-        return ImageModel.open(folder)
-    from trainer.predict.text_program import TextModel
-
-    return TextModel.open(folder)
 
 
 def shards_uri_of(export_uri: str, document: ExportManifest) -> str:
@@ -206,20 +189,18 @@ def read_inputs(files: ExportedFiles, rows: Sequence[int], size: int) -> Iterato
         rows: Of the samples among the gates' samples.
         size: Samples in a batch.
     """
-    import numpy as np
-
     from records.decode import decode_rgb
-    from records.pixels import centre_square, normalise
+    from records.pixels import centre_square
+    from trainer.predict.program import open_model
 
-    model = open_model(files.task, files.folder)
+    model: Any = open_model(files.folder)
     for start in range(0, len(rows), size):
         values = [value for value, _ in read_samples(files, rows[start : start + size])]
         if kind_of(files.task) == "texts":
             yield model.collate(values)
             continue
-        settings = model.preprocessing  # type: ignore[union-attr]
-        images = [centre_square(decode_rgb(value, max_pixels=None), settings.image_size) for value in values]
-        yield {settings.input: normalise(np.stack(images), settings.mean, settings.std)}
+        side = model.settings["image_size"]
+        yield model.collate([centre_square(decode_rgb(value, max_pixels=None), side) for value in values])
 
 
 def read_samples(files: ExportedFiles, rows: Sequence[int]) -> Iterator[tuple[Any, str | None]]:

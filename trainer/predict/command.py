@@ -35,7 +35,7 @@ from contracts.errors import (
 )
 from contracts.process import end_with_parent, run_process, thread_environment, threads_per_rank
 from trainer.export.runtime import describe_target, gpu_target
-from trainer.predict.bundle import BUNDLE_NAMES, kind_of, open_model
+from trainer.predict.bundle import BUNDLE_NAMES, kind_of
 
 if TYPE_CHECKING:
     from trainer.export.arrays import Array, Arrays
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(folder: CheckedFolder, config: RunConfig | None, options: argparse.Namespace) -> int:
-    from trainer.predict import answers, image_program, text_program
+    from trainer.predict import program
 
     kind, document = kind_of(folder.document.task), folder.document
     header: Sequence[str]
@@ -143,31 +143,24 @@ def _answer(folder: CheckedFolder, config: RunConfig | None, options: argparse.N
         is_text, header = model.is_text, ("text" if model.is_text else "file", "answer")
     else:
         paths = [folder.take(name) for name in BUNDLE_NAMES[kind]]
-        model, is_text = open_model(document.task, paths[0].parent), kind == "texts"
-        header = text_program.HEADER if is_text else image_program.HEADER
+        model, is_text = program.open_model(paths[0].parent), kind == "texts"
+        header = model.header
     if options.lines is not None and not is_text:
         raise ConfigError("--lines", allowed="--lines for a model of texts", todo="name image files or their folders")
-    if is_text and (name := text_program.find_file(options.samples)):
-        raise ConfigError(
-            f"{name} is a file, not a text",
-            allowed="texts, or --lines FILE with one text per line",
-            todo=f"pass --lines {name}",
-        )
-    try:
-        lines = [] if options.lines is None else text_program.read_lines(options.lines)
-    except OSError as error:
-        raise ConfigError(
-            f"--lines {options.lines} cannot be read: {error.strerror}",
-            allowed="a file of texts, one per line, or - for standard input",
-            todo="correct the path",
-        ) from None
-    names = [*options.samples, *lines] if is_text else image_program.find_images(options.samples, _list_folder)
+    if is_text:
+        try:
+            names = program.read_texts(options.samples, options.lines)
+        except ValueError as error:
+            allowed = "texts, or --lines FILE with one text per line, - for standard input"
+            raise ConfigError(str(error), allowed=allowed, todo="pass one of them") from None
+    else:
+        names = program.find_images(options.samples, _list_folder)
     run, description = open_runner(folder)
     sys.stderr.write(f"predict: {description}\n")
     unusable: list[str] = []
     read: Callable[[str], Any] = str if is_text else _read
-    rows = answers.predict(model, run, names, read, options.top, unusable)
-    answers.write_rows(header, rows, options.output)
+    rows = program.predict(model, run, names, read, options.top, unusable)
+    program.write_rows(header, rows, options.output)
     if unusable:
         sys.stderr.write(f"predict: {len(unusable)} of {len(names)} could not be used\n")
     return EXIT_USER_ERROR if unusable else EXIT_OK
@@ -184,10 +177,10 @@ def _read(name: str) -> bytes:
 
 def _list_folder(path: str) -> list[str] | None:
     """Return the files of a folder (of a bucket: a URI that ends with /), relative to it; None: it is no folder."""
-    from trainer.predict import image_program
+    from trainer.predict.program import list_folder
 
     if "://" not in path:
-        return image_program.list_folder(path)
+        return list_folder(path)
     return [entry.name for entry in storage.list_objects(storage.normalise(path))] if path.endswith("/") else None
 
 
@@ -203,7 +196,7 @@ def open_runner(folder: CheckedFolder) -> tuple[Runner, str]:
         return engine, description
     document, threads = folder.document, threads_per_rank(1)
     path = folder.take(document.served if document.engine is None else document.graph().name)
-    description = f"{path.name} by {graph_runtime()} on the CPU, {threads} threads ({description})"
+    description = f"{path.name} by {graph_runtime()} on the CPU, threads: {threads} ({description})"
     return open_graph(path, threads=threads, precision=document.precision), description
 
 

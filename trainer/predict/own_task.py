@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnModel:
-    """Model interface of an own task, as image_program.ImageModel for built-in tasks."""
+    """Model interface of an own task, as program.ImageModel for built-in tasks."""
 
     task: Task
     config: RunConfig

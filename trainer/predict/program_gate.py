@@ -150,7 +150,7 @@ def _try_program(files: ExportedFiles, rows: Sequence[int], logits: npt.NDArray[
 
 
 def _is_argument(text: str) -> bool:
-    from trainer.predict.text_program import find_file
+    from trainer.predict.program import find_file
 
     return "\0" not in text and len(text.encode()) <= _ARGUMENT_BYTES and find_file([text]) is None
 
@@ -183,17 +183,13 @@ def _compare(
     """
     import numpy as np
 
-    from trainer.predict.image_program import sigmoid
+    from trainer.predict.program import sigmoid, softmax
 
     classes, other_labels, differences = files.shards.classes, 0, [0.0]
     labels = json.loads((files.folder / LABELS_NAME).read_bytes())
-    for answer, row in zip(answers, logits.astype(np.float64), strict=False):
-        if isinstance(labels[0], dict):
-            scores = sigmoid(row)
-            limits = np.array([entry["threshold"] for entry in labels])
-        else:
-            scores = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
-            limits = np.full(len(row), scores.max())
+    has_thresholds = isinstance(labels[0], dict)
+    for answer, scores in zip(answers, (sigmoid if has_thresholds else softmax)(logits), strict=False):
+        limits = np.array([entry["threshold"] for entry in labels]) if has_thresholds else scores.max()
         expected = dict(zip(classes, scores.tolist(), strict=True))
         required = {classes[place] for place in np.flatnonzero(scores >= limits + MAX_SCORE_DIFFERENCE)}
         allowed = {classes[place] for place in np.flatnonzero(scores >= limits - MAX_SCORE_DIFFERENCE)}

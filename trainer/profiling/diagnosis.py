@@ -175,7 +175,7 @@ def _data_time(case: Case) -> Diagnosis | None:
     rates = [(point.samples_per_s, -point.num_workers) for point in case.loader if point.samples_per_s]
     if rates:
         rate, workers = max(rates)
-        evidence.append(f"loader alone: at most {rate:.4g} samples/s per rank, with {-workers} workers")
+        evidence.append(f"loader alone: at most {rate:.4g} samples/s per rank, workers: {-workers}")
     changes = ["give each rank more cores (resources.machine, resources.ranks)", "store smaller samples in the shards"]
     if case.config.data.num_workers != "auto":
         changes.insert(0, f"set data.num_workers=auto; it is {case.config.data.num_workers}")

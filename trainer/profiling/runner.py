@@ -20,7 +20,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -37,9 +37,8 @@ from contracts.process import threads_per_rank
 from contracts.stage import Output, Stage
 from trainer.launch import Assignment
 from trainer.launch.attempts import JobRecord
-from trainer.launch.launcher import Launcher
+from trainer.launch.launcher import Launcher, run_ranks
 from trainer.launch.nodes import PLATFORM_VARIABLES, Nodes, find_nodes
-from trainer.launch.run import run_ranks
 from trainer.profiling.search import (
     ComputeTime,
     Failed,
@@ -91,6 +90,8 @@ class Device:
     """Whether torch.compile may be used: input sizes do not vary."""
     has_layout: bool
     """Whether train.channels_last changes anything: an input or a weight has four dimensions."""
+    network: str = "the network"
+    """The network with its parameters and the longest sample, for messages."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def run_search(
         has_batch_norm=device.has_batch_norm,
     )
     return search(
-        space,
+        replace(space, network=device.network),
         probe,
         budget_s=budget_s - min(probe.now(), MOST_RESERVED * budget_s),
         method="sweep" if config.profile.method == "sweep" else "auto",
@@ -314,8 +315,8 @@ class RankRunner(Launcher):
         limit_s = self._measurement["at_s"] + self._measurement["limit_s"] if self._measurement else self.budget_s
         if self._overdue is None and self.now_s > limit_s:
             # Tolerates rounding of sums.
-            outcome: Literal["budget", "hung"] = "budget" if limit_s >= self.budget_s - 0.01 else "hung"
-            self._overdue = Failed(outcome, f"no answer within {self._measurement.get('limit_s', limit_s):.3g} s")
+            outcome: Literal["budget", "timeout"] = "budget" if limit_s >= self.budget_s - 0.01 else "timeout"
+            self._overdue = Failed(outcome, f"took longer than {self._measurement.get('limit_s', limit_s):.3g} s")
         return self._overdue is not None
 
     def _read_records(self) -> None:
@@ -396,7 +397,8 @@ def _read_measurement(runner: RankRunner) -> Measurement:
         raise ConfigError(
             f"the profiling run could not start: {runner.reason}",
             allowed="a network that trains slots of two samples on this machine",
-            todo="fix the reason; the output of the ranks is above",
+            todo="fix the reason (the output of the ranks is above); a smaller model or a smaller "
+            "task.arguments.max_length may do, or set profile=off",
         )
     device = Device(**described)
     failed = Failed("budget", runner.ended or "the ranks have ended")

@@ -45,9 +45,9 @@ MOST_REASONS = 3
 BUDGET = "profile.budget_s ended"
 Key = tuple[int, int]
 """Slot size and number of workers."""
-FailedOutcome = Literal["out of memory", "crashed", "hung", "failed", "budget"]
+FailedOutcome = Literal["out of memory", "crashed", "timeout", "failed", "budget"]
 ReportProgress = Callable[[int, int, str], None]
-"""Receives the number of measurements done, the expected number, and the last outcome as text."""
+"""Receives the number of measurements done, the most that there can be, and what begins or has ended as text."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,8 @@ class Space:
     """Settings of a training without a profile."""
     warnings: tuple[str, ...] = ()
     """Listed settings that are not tried, with the reason."""
+    network: str = "the network"
+    """The network with its size, for messages."""
 
     def slots_per_rank(self, slot_size: int) -> int:
         """Return the largest number of slots that a rank processes in a full batch."""
@@ -234,7 +236,7 @@ def search(
     1. Steps alone, with increasing slot size, until memory is exhausted or two sizes in a row gain nothing.
     2. The loader alone, with increasing workers, until more gain nothing or it is 1.5 times as fast as the steps.
     3. End to end, in turn: the default, and the fastest settings by the parts with their neighbours.
-    4. End to end: the leader and those neighbours that may be faster by the parts, until the leader does not change.
+    4. End to end: the default, the leader and its neighbours that may be faster, until the leader does not change.
     5. Choice: the cheapest within 3 % of the fastest, if it is more than 3 % faster than the default; else the default.
 
     Args:
@@ -267,13 +269,15 @@ class _Contender:
     """Settings measured end to end."""
 
     key: Key
-    gain: float
-    """Rate divided by that of the first reference, from interleaved windows."""
-    over_default: list[float] = field(default_factory=list)
-    """Rate divided by that of the default, per interleaved window."""
+    ratios: list[float] = field(default_factory=list)
+    """Rate divided by that of the first reference (the default, if it works), per interleaved window."""
     windows: list[float] = field(default_factory=list)
     data_time_fractions: list[float] = field(default_factory=list)
     units_per_sample: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def gain(self) -> float:
+        return median(self.ratios)
 
     @property
     def rate(self) -> float:
@@ -301,6 +305,8 @@ class _Search:
         self.compute: list[ComputePoint] = []
         self.warnings: list[str] = []
         self._default = (space.default.slot_size, space.default.num_workers)
+        self._reference = self._default
+        """Settings of each turn that ratios are relative to."""
         self._contenders: dict[Key, _Contender] = {}
         self._failures: dict[Key, Failed] = {}
         """End to end."""
@@ -317,7 +323,7 @@ class _Search:
         self._part_s = self._window_s = 0.0
         """The longest measurement of a part, the mean window of the last turn."""
         self._parts_left = len(space.slot_sizes) + len(space.num_workers)
-        self._done = 0
+        self._done, self._most = 0, self._parts_left + 2 * FINALISTS
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -327,7 +333,9 @@ class _Search:
         for slot_size in self.space.slot_sizes:
             if 2 in (without_gain, failed) or slot_size not in self._slot_sizes or self._ends():
                 break
-            began, answer, label = self.probe.now(), self.probe.compute(slot_size), f"steps alone, slots of {slot_size}"
+            label = f"steps alone, slots of {slot_size}"
+            began = self._begin(label)
+            answer = self.probe.compute(slot_size)
             if isinstance(answer, Failed):
                 if self._fail(label, answer):
                     failed += 1
@@ -350,8 +358,9 @@ class _Search:
             is_enough = self._step_rates and last >= LOADER_MARGIN * self._best_step_rate()
             if is_enough or workers not in self._num_workers or self._ends():
                 break
-            began, answer = self.probe.now(), self.probe.load(self.space.settings(slot_size, workers))
-            label, point = f"loader alone, {workers} workers", LoaderPoint(num_workers=workers, slot_size=slot_size)
+            label, point = f"loader alone, workers: {workers}", LoaderPoint(num_workers=workers, slot_size=slot_size)
+            began = self._begin(label)
+            answer = self.probe.load(self.space.settings(slot_size, workers))
             if isinstance(answer, Failed):
                 if self._fail(label, answer):
                     # More workers would fail the same way; loading without workers runs other code.
@@ -375,19 +384,17 @@ class _Search:
     # --- end to end ---------------------------------------------------------------------------------------------------
 
     def compare(self) -> None:
-        """Compare the finalists, then the leader with its neighbours, then the choice with the default."""
+        """Compare the finalists, then the leader with its neighbours, in each turn beside the reference."""
         candidates = self._finalists()
         for _ in range(TURNS):
             if not candidates or not self._turn(candidates):
                 break
             candidates = self._challengers()
         for _ in range(TURNS):
-            chosen = self._choose(is_final=False)
-            if chosen is None or chosen.key == self._default or self._default not in self._contenders:
+            chosen = self._choose()
+            if chosen is None or chosen.key == self._reference:
                 break
-            ratios = chosen.over_default
-            is_clear = len(ratios) > ROUNDS or (ratios and median(ratios) > CLEAR)
-            if is_clear or not self._turn([self._default, chosen.key]):
+            if chosen.gain > CLEAR or len(chosen.ratios) > 2 * ROUNDS or not self._turn([self._reference, chosen.key]):
                 break
 
     def _finalists(self) -> list[Key]:
@@ -403,7 +410,7 @@ class _Search:
         return list(dict.fromkeys(finalists))[:FINALISTS]
 
     def _challengers(self) -> list[Key]:
-        """Return the leader and its neighbours that may be faster, or as fast and cheaper; empty if there are none."""
+        """Return the reference, the leader and its neighbours that may be faster; empty if there are none."""
         if not self._contenders:
             # All have failed: the smallest slot without workers is the most likely to work.
             return sorted(self._candidates(), key=_expense)[:1]
@@ -416,7 +423,7 @@ class _Search:
             # The rate cannot exceed that of the slower part, which is accurate to a few per cent.
             and self._limit(*key) >= (1 - 2 * TOLERANCE) * leader.rate
         ]
-        return [leader.key, *challengers] if challengers else []
+        return list(dict.fromkeys([self._reference, leader.key, *challengers])) if challengers else []
 
     def _candidates(self) -> list[Key]:
         """Return the settings that have not failed, end to end or in a part."""
@@ -449,6 +456,7 @@ class _Search:
             self._end, self._is_over = self._end or BUDGET, True
             if len(keys) < min(2, len(candidates)):
                 return False
+        self._begin(f"loader and steps together: {'; '.join(map(_describe, keys))}")
         answers = self.probe.run([self.space.settings(*key) for key in keys], rounds=ROUNDS)
         rates: dict[Key, JointRate] = {}
         for key, answer in zip(keys, answers, strict=True):
@@ -460,17 +468,19 @@ class _Search:
                     self._exclude_slot_size(key[0], answer)
         alive = self._candidates()
         self._contenders = {key: each for key, each in self._contenders.items() if key in alive}
-        reference = next(iter(rates), None)
-        base = self._contenders[reference].gain if reference in self._contenders else 1.0
+        if rates and self._reference not in rates:
+            self._reference = next((key for key in rates if key in self._contenders), next(iter(rates)))
+            if self._reference not in self._contenders:
+                # Nothing was measured in an earlier turn too: ratios cannot be compared.
+                self._contenders.clear()
+        gain = self._contenders[self._reference].gain if self._reference in self._contenders else 1.0
         for key, answer in rates.items():
-            ratios = [*map(truediv, answer.windows, rates[reference].windows)]  # type: ignore[index]
-            contender = self._contenders.setdefault(key, _Contender(key, base * median(ratios)))
+            contender = self._contenders.setdefault(key, _Contender(key))
+            ratios = map(truediv, answer.windows, rates[self._reference].windows)
+            contender.ratios += [gain * ratio for ratio in ratios]
             contender.windows += answer.windows
             contender.data_time_fractions.append(answer.data_time_fraction)
             contender.units_per_sample = answer.units_per_sample
-            if reference == self._default != key:
-                contender.over_default += ratios
-                contender.gain = base * median(contender.over_default)
             self._count(f"{_describe(key)}: {median(answer.windows):.0f} samples/s")
         if len(rates) == len(keys):
             # With a failure the time includes a timeout or a restart of the ranks.
@@ -496,14 +506,18 @@ class _Search:
                 )
         return bool(self._end)
 
+    def _begin(self, label: str) -> float:
+        """Report that a measurement begins, and return the time."""
+        self.report_progress(self._done, self._most, f"measuring {label}")
+        return self.probe.now()
+
     def _count(self, message: str, *, part_since: float | None = None) -> None:
         """Count a measurement, and report it."""
         if part_since is not None:
             self._part_s = max(self._part_s, self.probe.now() - part_since)
-        self._done += 1
+        self._done = min(self._done + 1, self._most)
         self._parts_left = max(0, self._parts_left - 1)
-        expected = self._done + self._parts_left + (0 if self._contenders else FINALISTS)
-        self.report_progress(self._done, expected, message)
+        self.report_progress(self._done, self._most, message)
 
     def _fail(self, label: str, failed: Failed) -> bool:
         """Record a failure; return whether the settings caused it."""
@@ -524,18 +538,12 @@ class _Search:
     def _leader(self) -> _Contender:
         return max(self._contenders.values(), key=lambda each: each.gain)
 
-    def _choose(self, *, is_final: bool = True) -> _Contender | None:
-        """Return the cheapest within 3 % of the fastest that beat the default, or else the default; None: neither.
-
-        Args:
-            is_final: Consider only settings that were compared with the default.
-        """
+    def _choose(self) -> _Contender | None:
+        """Return the cheapest within 3 % of the fastest that beat the default, or else the default; None: neither."""
         default = self._contenders.get(self._default)
         if not self._contenders or (default is None and self._default in self._candidates()):
             return None
         rivals = [each for each in self._contenders.values() if each is not default]
-        if default is not None and is_final:
-            rivals = [each for each in rivals if each.over_default]
         least = max((each.gain for each in rivals), default=0.0) * (1 - TOLERANCE)
         if default is not None:
             least = max(least, default.gain * (1 + TOLERANCE))
@@ -558,10 +566,10 @@ class _Search:
         elif chosen is self._leader():
             place = f"the fastest of {number}"
         else:
-            place = f"the cheapest within {TOLERANCE:.0%} of the fastest compared with the default, of {number}"
+            place = f"the cheapest within {TOLERANCE:.0%} of the fastest, of {number}"
         reason = f"{chosen.rate:.0f} samples/s per rank at {chosen.data_time_fraction:.0%} data time; {place} measured"
-        if chosen.over_default:
-            reason += f", {median(chosen.over_default):.2f} times the default"
+        if self._reference == self._default != chosen.key:
+            reason += f", {chosen.gain:.2f} times the default"
         if self._is_over:
             self.warnings.append(f"{self._end}: the best of {number} measured end to end is taken")
         elif self._end:
@@ -578,9 +586,11 @@ class _Search:
         if min(too_large, default=self.space.default.slot_size + 1) <= self.space.default.slot_size:
             fitting = max(self._step_rates, default=1)
             raise ConfigError(
-                f"the default slot size {self.space.default.slot_size} is out of memory, and {reason}",
+                f"the default slot size {self.space.default.slot_size} is out of memory with {self.space.network} on "
+                f"{self.space.ranks} rank(s), and {reason}",
                 allowed="a slot size that fits into memory and is measured within profile.budget_s",
-                todo=f"set parallel.slot_size to {fitting}, list smaller profile.slot_sizes, or raise profile.budget_s",
+                todo="take a smaller model (model.arguments) or shorter samples (task.arguments.max_length of texts); "
+                f"or set profile=off and parallel.slot_size={fitting}; or raise profile.budget_s",
             )
         return ProfileChoice(**dict(self.space.default), reason=f"the defaults: {reason}", measured=False)
 

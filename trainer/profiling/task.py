@@ -72,7 +72,13 @@ def execute(stage: Stage) -> str:
     with tempfile.TemporaryDirectory(prefix="shardline-profile-") as name:
         scratch = Path(name)
         measurement = measure(
-            stage, output, shards=shards_uri, nodes=nodes, ranks=ranks, threads=threads, scratch=scratch
+            stage,
+            output,
+            shards=shards_uri,
+            nodes=nodes,
+            ranks=ranks,
+            threads=threads,
+            scratch=scratch,
         )
         if measurement is None:
             return output.uri
@@ -89,7 +95,7 @@ def execute(stage: Stage) -> str:
         stage.log(f"{finding.rule} {finding.title}: {finding.change}")
     choice = report.choice
     stage.log(f"slot_size {choice.slot_size}, num_workers {choice.num_workers}: {choice.reason}")
-    summary = f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(report.points)} points"
+    summary = f"slot size {choice.slot_size}, workers {choice.num_workers}, measured settings: {len(report.points)}"
     stage.commit(output, report, summary if choice.measured else f"{summary}, the defaults: not measured")
     return output.uri
 

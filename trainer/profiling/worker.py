@@ -56,7 +56,7 @@ LEAST_LIMIT_S = 5.0
 # Practically unlimited epochs for the measured steps.
 _ENDLESS = 1_000_000
 # By priority: the failure most likely to be the cause of the others first.
-_WORST = ("out of memory", "crashed", "failed", "hung", "budget")
+_WORST = ("out of memory", "crashed", "failed", "timeout", "budget")
 # Timeout of collectives: longer than any measurement, which the runner limits.
 _COLLECTIVE_LIMIT_S = 2 * COMPILE_PATIENCE * MEASUREMENT_LIMIT_S
 
@@ -74,7 +74,7 @@ def main(path: str, launcher_pid: int) -> NoReturn:
         install_code(config.code)
         from trainer.parallel.process_group import process_group
 
-        with process_group(setup_timeout_s=_COLLECTIVE_LIMIT_S) as rank:
+        with process_group(setup_timeout_s=_COLLECTIVE_LIMIT_S, timeout_s=_COLLECTIVE_LIMIT_S) as rank:
             Worker(assignment, config, rank).run()
         (Path(assignment.attempt_folder) / FINISHED_NAME).touch()
         # The interpreter's shutdown takes half a second.
@@ -182,6 +182,7 @@ class Worker:
             has_batch_norm=has_batch_norm(stepper.model),
             compiles=not self.bench.varies,
             has_layout=has_layout(stepper.model, data.task.signature),
+            network=describe_network(stepper.model, data.task.signature),
         )
 
     # --- commands -----------------------------------------------------------------------------------------------------
@@ -319,6 +320,13 @@ def has_batch_norm(model: nn.Module) -> bool:
 def has_layout(model: nn.Module, signature: Signature) -> bool:
     """Return whether an input or a weight has the four dimensions that a memory layout is chosen for."""
     return 4 in {*(len(spec.shape) for spec in signature.inputs.values()), *(each.ndim for each in model.parameters())}
+
+
+def describe_network(model: nn.Module, signature: Signature) -> str:
+    """Return the number of parameters and the longest sample in words."""
+    number = sum(parameter.numel() for parameter in model.parameters())
+    longest = "".join(f", samples up to {name} {size.max}" for name, size in signature.dimensions.items())
+    return f"a network of {number / 1e6:.3g} M parameters{longest}"
 
 
 if __name__ == "__main__":

@@ -50,16 +50,13 @@ class Board:
 
     def show_first_slot(self, content: torch.Tensor | str) -> None:
         """Write the first training samples: images [N, 3, H, W] uint8, or a text."""
-        from torch.utils.tensorboard.summary import image
-
         if isinstance(content, str):
             # Indented as a Markdown code block.
             lines = "\n".join(f"    {line}" for line in content.splitlines())
             text = f"The first samples of step 1 as the network got them:\n\n{lines}"
             self._write(lambda writer: writer.add_text("first_slot", text, 1))
             return
-        summary = image("images/first_slot", content, dataformats="NCHW")  # type: ignore[no-untyped-call]
-        self._write(lambda writer: writer.file_writer.add_summary(summary, 1))
+        self._write(lambda writer: writer.add_images("images/first_slot", content, 1))
 
     def flush(self) -> None:
         """Write what is still in memory."""

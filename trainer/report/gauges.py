@@ -105,7 +105,7 @@ def explain_out_of_memory(
     error: BaseException, device: torch.device, config: RunConfig, *, where: str, has_checkpoint: bool
 ) -> str:
     """Return the message for an out-of-memory error: section, memory use and settings to lower."""
-    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    first_line = str(error).strip().partition("\n")[0] or type(error).__name__
     train, parallel = config.train, config.parallel
     # Strategy and ranks may change between attempts.
     free, fixed = [], [f"lower parallel.slot_size ({parallel.slot_size})"]
@@ -118,7 +118,7 @@ def explain_out_of_memory(
     fresh = ", with --fresh, since a training that has begun keeps these" if has_checkpoint else ""
     todo = [*free, "; or ".join(fixed) + fresh] if has_checkpoint else [*fixed, *free]
     return (
-        f"out of memory in {where}: {lines[0]} ({_describe_memory(device)})\n"
+        f"out of memory in {where}: {first_line} ({_describe_memory(device)})\n"
         "  allowed: a step whose parameters, optimizer state and activations fit\n"
         f"  to do: {'; or '.join(todo)}"
     )

@@ -1,4 +1,4 @@
-"""Log lines of a training: size, status (epoch, best metric, time left), data time and replaced samples."""
+"""Log lines of a training: size, and status (epoch, best metric, time left)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import math
 import time
 from collections.abc import Mapping
 
-import torch
 from torch import nn
 
 from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.config import RunConfig
 from contracts.events import EventLog, print_error
 from trainer.checkpoint.discovery import Best, score
-from trainer.data.device import DataClock, DataTime
-from trainer.data.loader import SlotBatch
 from trainer.evaluate import Evaluation
 from trainer.supervise.limits import Budget
 from trainer.tasks.metrics import metric_name
@@ -33,6 +30,8 @@ class RankLog:
     def log(self, message: str) -> None:
         """Write a line."""
         if self._is_first:
+            # The next progress line would repeat it.
+            self._printed_at = time.monotonic()
             self._events.emit("log", message=message)
             print_error(f"train: {message}")
 
@@ -78,6 +77,7 @@ class TrainingStatus:
         self._headline = checkpoint.headline if checkpoint else None
         self._began_at: float | None = None
         self._steps = 0
+        self._has_evaluated = False
 
     def step_taken(self) -> None:
         """Count a step of this attempt. The first step is excluded from the rate: it includes one-time set-up."""
@@ -86,8 +86,11 @@ class TrainingStatus:
         else:
             self._steps += 1
 
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        """Record an evaluation on the validation split. If scores are equal, the earlier one stays the best."""
+    def evaluated(self, step: int, evaluation: Evaluation | None) -> None:
+        """Record an evaluation (None: no validation split). If scores are equal, the earlier one stays the best."""
+        self._has_evaluated = True
+        if evaluation is None:
+            return
         self._metrics, self._headline = evaluation.named("validation"), evaluation.headline
         best, latest = (
             score(metrics, self._metric, evaluation.headline, evaluation.directions)
@@ -115,14 +118,15 @@ class TrainingStatus:
         return f"validation {last}; best {metric}{best:.4f} at epoch {self._epoch_of(self._best.step)}"
 
     def time_remaining(self, step: int) -> str:
-        """Return the estimated time after a step, including evaluations and checkpoints; empty if unknown."""
+        """Return the estimated time after a step, with evaluations once there was one; empty if unknown."""
         if self._began_at is None or not self._steps or step >= self._total_steps:
             return ""
         step_s = (time.monotonic() - self._began_at) / self._steps
         seconds = math.ceil(min((self._total_steps - step) * step_s, self._budget.remaining_s()))
-        if seconds < 120:
-            return f"{seconds} s left"
-        return f"{seconds // 60} min {seconds % 60} s left" if seconds < 7200 else f"{seconds / 3600:.1f} h left"
+        least = "" if self._has_evaluated else "at least "
+        if seconds >= 7200:
+            return f"{least}{seconds / 3600:.1f} h left"
+        return f"{least}{seconds} s left" if seconds < 120 else f"{least}{seconds // 60} min {seconds % 60} s left"
 
     def _epoch_of(self, step: int) -> int:
         return min(self._epochs, max(1, math.ceil(step / self._steps_per_epoch)))
@@ -130,43 +134,3 @@ class TrainingStatus:
 
 def _readable(metric: str) -> str:
     return metric.replace("_", " ")
-
-
-class DataReport:
-    """Data time, units and replaced samples of one rank between two reports."""
-
-    def __init__(self, device: torch.device, events: EventLog, *, replace_bad: bool) -> None:
-        self.clock = DataClock(device)
-        self._device, self._events, self._replace_bad = device, events, replace_bad
-        self._replaced = self._units = 0
-        self._named: set[int] = set()
-
-    def count(self, slot: SlotBatch) -> None:
-        """Count the task's units and replaced samples; log each replaced sample once per attempt."""
-        if not slot.request.counts:
-            return
-        self._units += slot.units
-        self._replaced += len(slot.replaced)
-        for bad in slot.replaced:
-            if bad.sample not in self._named:
-                self._named.add(bad.sample)
-                self._events.emit("log", message=f"sample {bad.sample} is replaced by {bad.by}: {bad.reason}")
-
-    def counts(self) -> list[float]:
-        """Return the counts of this rank since the last call, to be added over ranks for `describe`."""
-        times = self.clock.take()
-        counts = [times.wall_s, times.loader_s, times.copy_s or 0.0, float(self._replaced), float(self._units)]
-        self._replaced = self._units = 0
-        return counts
-
-    def describe(self, sums: list[float]) -> tuple[dict[str, float], str]:
-        """Return scalars and log text for `sums`, the `counts` summed over ranks."""
-        data_time = DataTime(sums[0], sums[1], sums[2] if self._device.type == "cuda" else None)
-        values, text = {"data/time_percent": data_time.share(data_time.loader_s)}, data_time.describe()
-        if data_time.copy_s is not None:
-            values["data/host_to_device_percent"] = data_time.share(data_time.copy_s)
-        if self._replace_bad:
-            values["data/replaced_samples"] = sums[3]
-        if sums[3]:
-            text += f", bad samples replaced: {sums[3]:.0f}"
-        return values, text

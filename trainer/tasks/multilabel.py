@@ -26,7 +26,7 @@ from contracts.artifacts.multilabel import (
     thresholds_of,
 )
 from trainer.model.build import is_of_transformers
-from trainer.predict.image_program import sigmoid
+from trainer.predict.program import sigmoid
 from trainer.tasks.classification import named_weights
 from trainer.tasks.image import ImageTask
 from trainer.tasks.task import Baseline, Columns, Loss

@@ -15,7 +15,7 @@ from contracts import storage
 from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
 from contracts.errors import ConfigError, DataError, ModelError
 from trainer.model.architecture import build_from_callable, build_from_transformers, is_own, takes_by_name
-from trainer.predict.text_program import encode, open_tokenizer
+from trainer.predict.program import encode, open_tokenizer
 from trainer.tasks.classification import Classification
 from trainer.tasks.shard_checks import check_shards
 
@@ -114,7 +114,7 @@ class TextClassification(Classification):
         """The shards' tokenizer with truncation and padding; created once per loader process.
 
         Raises:
-            DataError: The file is damaged, or adds more special tokens than max_length.
+            DataError: The file is damaged, of another release of tokenizers, or adds too many special tokens.
         """
         content = b""
         with suppress(FileNotFoundError):
@@ -128,14 +128,23 @@ class TextClassification(Classification):
                 todo="copy the folder of shards again, or run the shard stage again with --fresh",
             )
         try:
-            return make_tokenizer(content, max_length=self._max_length, padding=self.padding)
-        except ValueError as error:
+            tokenizer: Tokenizer = open_tokenizer(content.decode(), self._max_length, self.padding, MULTIPLE)
+        except Exception as error:  # noqa: BLE001 - the library raises Exception itself
             raise DataError(
-                f"{self._entry.name} of {folder}: {error}",
-                allowed="a tokenizer of the library tokenizers, whose special tokens are fewer than "
-                f"task.arguments.max_length ({self._max_length})",
-                todo="set task.arguments.max_length higher, or install the release of tokenizers that made the file",
-            ) from error
+                f"{self._entry.name} of {folder} is no tokenizer: {error}",
+                allowed="a tokenizer of the library tokenizers",
+                todo="install the release of tokenizers that made the file",
+            ) from None
+        # Truncation leaves no token of a text then, or batches longer than max_length.
+        added = tokenizer.num_special_tokens_to_add(False)
+        if added >= self._max_length:
+            raise DataError(
+                f"{self._entry.name} of {folder} adds {added} special tokens to a text, and {self._max_length} tokens "
+                "are allowed in all",
+                allowed="fewer special tokens than task.arguments.max_length",
+                todo=f"set task.arguments.max_length to at least {added + 1}",
+            )
+        return tokenizer
 
     def __getstate__(self) -> dict[str, object]:
         """Exclude the tokenizer from pickling: each process creates its own."""
@@ -180,25 +189,6 @@ class TextClassification(Classification):
         """Return length and tokenizer of the texts."""
         sizes = {"max_length": self._max_length, "vocabulary": self.vocabulary, "padding": self.padding}
         return {**sizes, "tokenizer": self._entry.crc32c}
-
-
-def make_tokenizer(content: bytes, *, max_length: int, padding: int) -> Tokenizer:
-    """Return the tokenizer of a tokenizer.json, set to truncate and pad, overriding the file's settings.
-
-    Names of special tokens in a text are plain text, unless they are pieces of the model's vocabulary, as in some
-    SentencePiece models.
-
-    Raises:
-        ValueError: It is no tokenizer, or adds as many special tokens as `max_length`.
-    """
-    try:
-        tokenizer: Tokenizer = open_tokenizer(content.decode(), max_length, padding, MULTIPLE)
-    except Exception as error:  # noqa: BLE001 - the library raises Exception itself
-        raise ValueError(f"it is no tokenizer: {error}") from None
-    added = tokenizer.num_special_tokens_to_add(False)
-    if added >= max_length:
-        raise ValueError(f"it adds {added} special tokens to a text, and {max_length} tokens are allowed in all")
-    return tokenizer
 
 
 # Common architectures; messages have the number of the others.

@@ -133,20 +133,18 @@ def _mismatch(report: InitialWeights, network: nn.Module, source: WeightSource) 
         f"model.weights {storage.display(report.source)} has {report.matched_fraction:.2f} of the network's elements, "
         f"its head left out: {'; '.join(parts)}",
         allowed=f"at least {MIN_MATCHED_FRACTION} of them",
-        todo=_advise(network, source),
+        todo=f"{_advise(network, source)}, or name other weights",
     )
 
 
 def _advise(network: nn.Module, source: WeightSource) -> str:
-    """Return advice from comparing the source's network with the configuration."""
+    """Return what to set, from comparing the source's network with the configuration."""
     if source.manifest is not None:
         model = source.manifest.model
-        return (
-            f"set model.architecture={model['architecture']} and model.arguments={model['arguments']}, or other weights"
-        )
+        return f"set model.architecture={model['architecture']} and model.arguments={model['arguments']}"
     config = getattr(network, "config", None)
     if source.config is None or config is None:
-        return "correct model.architecture or model.arguments, or name other weights"
+        return "correct model.architecture or model.arguments"
     if (kind := source.config.get("model_type")) != config.model_type:
-        return f"set model.architecture={kind}, whose weights they are, or name other weights"
-    return "leave model.arguments out: they are those of the weights' config.json then"
+        return f"set model.architecture={kind}, whose weights they are"
+    return "leave model.arguments out: those of the weights' config.json are taken"

@@ -2,8 +2,6 @@
 
 import gc
 import multiprocessing
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,17 +55,11 @@ def test_a_bucket_that_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     calls = [
         lambda: storage.exists(uri),
-        lambda: storage.info(uri).size,
         lambda: storage.read_bytes(uri),
-        lambda: storage.read_range(uri, 0, 1),
-        lambda: storage.open_read(uri),
         lambda: storage.list_names(uri),
         lambda: list(storage.list_objects(uri)),
         lambda: storage.publish(uri, b"x"),
-        lambda: storage.publish_file(tmp_path / "f", uri),
         lambda: storage.replace(uri, b"x"),
-        lambda: storage.delete_tree(uri, manifest_name="m"),
-        lambda: storage.crc32c_of(uri),
     ]
     for number, call in enumerate(calls):
         with pytest.raises(StorageError, match="no such bucket") as caught:
@@ -76,33 +68,26 @@ def test_a_bucket_that_does_not_exist(tmp_path: Path) -> None:
         assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_no_permission(server: BucketServer, status: int) -> None:
-    server.faults.set(Rule(status=status))
+def test_no_permission(server: BucketServer) -> None:
+    server.faults.set(Rule(status=403))
     for call in (
         lambda: storage.read_bytes(f"{ROOT}/x"),
         lambda: storage.publish(f"{ROOT}/x", b"x"),
         lambda: storage.list_names(ROOT),
         lambda: storage.delete(f"{ROOT}/x"),
     ):
-        with pytest.raises(StorageError, match=r"no permission|credentials do not work") as caught:
+        with pytest.raises(StorageError, match="no permission") as caught:
             call()
         assert caught.value.exit_code == 2
-    assert all(entry.status == status for entry in server.access_log.entries())
 
 
-@pytest.mark.parametrize("rule", [Rule(status=503), Rule(reset=True)])
-def test_a_storm_ends_in_another_attempt(
-    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: Rule
-) -> None:
+def test_a_storm_ends_in_another_attempt(server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 0.3)
-    server.faults.set(rule)
+    server.faults.set(Rule(status=503))
     (tmp_path / "f").write_bytes(b"x")
     for call in (
         lambda: storage.read_bytes(f"{ROOT}/x"),
-        lambda: storage.copy_range(f"{ROOT}/x", 0, 10, print),
         lambda: storage.publish_file(tmp_path / "f", f"{ROOT}/x"),
-        lambda: list(storage.list_objects(ROOT)),
     ):
         with pytest.raises(TryAgain, match="does not answer") as caught:
             call()
@@ -204,35 +189,6 @@ def test_what_bulk_reading_cannot_explain_is_read_again(server: BucketServer) ->
         storage.read_many(wanted)
 
 
-def test_listings_are_lazy(server: BucketServer) -> None:
-    for number in range(1203):
-        server.objects.write("bucket-1", f"many/{number:04d}", [b"x"])
-    listing = storage.list_objects(f"{ROOT}/many")
-    assert next(listing).name == "0000"
-    assert len(server.access_log.entries(operation="objects.list")) == 1
-    assert sum(1 for _ in listing) == 1202
-    assert len(server.access_log.entries(operation="objects.list")) == 2
-
-
-def test_manifests_are_deleted_first(server: BucketServer) -> None:
-    for name in ("data", "deep/manifest.json", "manifest.json", "z"):
-        storage.publish(f"{ROOT}/t/{name}", b"x")
-    server.faults.set(Rule(method="DELETE", object="*/data", status=403))
-    with pytest.raises(StorageError):
-        storage.delete_tree(f"{ROOT}/t", manifest_name="manifest.json")
-    deleted = [entry.object for entry in server.access_log.entries(method="DELETE")]
-    assert sorted(deleted[:2]) == ["t/deep/manifest.json", "t/manifest.json"]
-    server.faults.set()
-    assert "manifest.json" not in str(list(storage.list_objects(f"{ROOT}/t")))
-
-
-def test_names_of_any_kind() -> None:
-    for name in ("a b", "ü", "100%", "a+b", "q?x=1#y", "%2F"):
-        storage.publish(storage.join(ROOT, "n", name), name.encode())
-        assert storage.read_bytes(storage.join(ROOT, "n", name)) == name.encode()
-    assert storage.list_names(storage.join(ROOT, "n")) == sorted(["a b", "ü", "100%", "a+b", "q?x=1#y", "%2F"])
-
-
 def _read_in_child(uri: str, parents: object, queue: "multiprocessing.Queue[tuple[bytes, bool]]") -> None:
     queue.put((storage.read_bytes(uri), gcs.client() is parents))
 
@@ -253,25 +209,6 @@ def test_a_forked_child_makes_its_own_client() -> None:
     assert storage.read_bytes(uri) == b"abc"
     assert gcs.client() is client
     queue.close()
-
-
-def test_the_door_is_light_and_says_what_to_install() -> None:
-    program = """
-import sys
-before = set(sys.modules)
-from contracts import storage
-from contracts.errors import StorageError
-heavy = ("google.cloud", "google.auth", "google.api_core", "gcsfs", "fsspec", "requests")
-assert not [name for name in set(sys.modules) - before if name.startswith(heavy)]
-sys.modules["google.cloud"] = None
-try:
-    storage.read_bytes("gs://bucket/x")
-except StorageError as error:
-    sys.exit(str(error))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert 'pip install "shardline[gcp]"' in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

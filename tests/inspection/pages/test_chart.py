@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inspection.pages import quantities
-from inspection.pages.chart import Axis, line_path, round_ticks, time_axis, value_axis
+from inspection.pages.chart import Axis, line_path, round_ticks, value_axis
 
 FINITE = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False)
 SQUARE = Axis(0.0, 1.0, [])
@@ -38,18 +38,6 @@ def test_all_values_are_on_their_axis(values: list[float], unit: str) -> None:
     axis = value_axis(values, unit)
     assert all(-1e-6 <= axis.fraction(value) <= 1 + 1e-6 for value in values)
     assert len({name for _, name in axis.ticks}) == len(axis.ticks), "each tick reads differently"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "names"),
-    [
-        (0.0, ["0"]),
-        (11.0, ["0", "2.5 s", "5 s", "7.5 s", "10 s"]),
-        (3 * 86400.0, ["0", "1 d", "2 d", "3 d"]),
-    ],
-)
-def test_durations_read_in_their_unit(seconds: float, names: list[str]) -> None:
-    assert [name.replace("\u00a0", " ") for _, name in time_axis(seconds).ticks] == names
 
 
 @pytest.mark.parametrize(

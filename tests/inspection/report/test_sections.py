@@ -243,36 +243,3 @@ def test_a_run_names_the_commands_that_go_on_with_it(views: dict[str, RunView]) 
     assert "shardline verify 'gs://bucket/a b/runs/2', on a GPU of" in page
     proven = {"export": document, "verification": make_verification(document)}
     assert "shardline promote" in said(section(views["fresh"], "overview", **proven))
-
-
-def test_what_is_cut_has_a_remark(views: dict[str, RunView]) -> None:
-    view, names = views["fresh"], [f"name {place}" for place in range(100)]
-    assert view.checkpoint is not None and view.export is not None
-    checkpoint = view.checkpoint.model_copy(update={"metrics": dict.fromkeys(names, 1.0)})
-    profile = gpu_report().model_copy(update={"warnings": names})
-    gate = view.export.gates[0].model_copy(update={"figures": dict.fromkeys(names, 1.0)})
-    latency = view.export.latency[:1] * 100
-    exported = view.export.model_copy(update={"gates": [gate], "latency": latency})
-    flat = [
-        view.curves[0].model_copy(update={"name": name, "values": [1.0] * len(view.curves[0].steps)}) for name in names
-    ]
-    changes: dict[str, Any] = {
-        "data_warnings": names,
-        "missing": [Missing(what=name, reason="damaged") for name in names],
-        "checkpoint": checkpoint,
-        "profile": profile,
-        "export": exported,
-        "registration": dict.fromkeys(names, "x"),
-        "curves": flat,
-        "marks": marks(*(("preemption", place) for place in range(100))),
-    }
-    remarks = {
-        "overview": ("60 more warnings", "20 more files"),
-        "profile": ("60 more warnings",),
-        "training": ("60 more curves", "60 more stops"),
-        "results": ("62 more metrics",),
-        "export": ("60 more entries", "76 more figures", "60 more measurements"),
-    }
-    for name, expected in remarks.items():
-        page = said(section(view, name, **changes))
-        assert [text for text in expected if f"{text} are not shown" not in page] == [], name

@@ -1,13 +1,12 @@
 import re
 import threading
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from contracts.errors import ConfigError
 from pipelines.follow import cancel
-from pipelines.logs import parse_since, read_logs
+from pipelines.logs import read_logs
 from pipelines.runs import find_jobs
 from pipelines.submit import make_run_id, submit
 from tests.pipelines.vertex.conftest import PROJECT, Cloud, MakeConfig, make_ready, wait_for
@@ -66,25 +65,3 @@ def test_follow_tells_each_line_once_and_ends_with_the_run(cloud: Cloud, job: An
     reader.join(120)
     assert not reader.is_alive()
     assert lines == ["step 1", "step 2"]
-
-
-def test_the_last_lines_and_those_since_a_moment(cloud: Cloud, job: Any) -> None:
-    for step in range(1, 4):
-        write(cloud, job, f"step {step}")
-        cloud.clock.advance(600)
-    assert texts(job, tail=2) == ["step 2", "step 3"]
-    assert texts(job, tail=10) == ["step 1", "step 2", "step 3"]
-    moment = datetime.fromtimestamp(cloud.clock.now(), UTC) - timedelta(minutes=25)
-    assert texts(job, since=moment) == ["step 2", "step 3"]
-    assert texts(job, since=moment, tail=1) == ["step 3"]
-
-
-def test_a_moment_is_an_age_or_a_time() -> None:
-    now = datetime.now(UTC)
-    ages = {"90s": 90, "10m": 600, "2h": 7200, "1d": 86400, "1.5h": 5400}
-    assert {text: (now - parse_since(text)).total_seconds() for text in ages} == pytest.approx(ages, abs=5)
-    moment = datetime(2026, 12, 1, 6, tzinfo=UTC)
-    assert parse_since("2026-12-01T06:00:00Z") == parse_since("2026-12-01T06:00") == moment
-    for text in ("yesterday", "10", "-5m", ""):
-        with pytest.raises(ConfigError, match="--since"):
-            parse_since(text)

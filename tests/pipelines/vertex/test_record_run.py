@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from google.cloud import aiplatform_v1
 
-import components.record_run
 from components.record_run import TASKS, collect
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, RunRecord
@@ -125,16 +124,6 @@ def test_a_run_whose_results_were_deleted_ends_with_2(cloud: Cloud) -> None:
     record = RunRecord.model_validate_json(storage.read_bytes(f"{FOLDER}/run.json"))
     assert record.state == "failed" and "submit CONFIG --no-cache" in record.error
     assert read_artifacts("record")["report"]["metadata"]["state"] == "failed"
-
-
-def test_a_service_that_does_not_answer_leaves_the_stages_word(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(components.record_run, "_LIMIT_S", 1.0)
-    for number, stage in enumerate(STAGES):
-        event = {"time": 5.0 + number, "event": "finish", "uri": publish(stage), "made": "it"}
-        write_attempt(stage, f"{RUN}.a", [{"time": 5.0, "event": "start", "launched_at": 5.0}, event])
-    assert perform("record", make_config(), job=f"{JOB}-nobody-knows") == 0
-    record = RunRecord.model_validate_json(storage.read_bytes(f"{FOLDER}/run.json"))
-    assert (record.state, {stage.state for stage in record.stages}) == ("succeeded", {"done"})
 
 
 @pytest.mark.parametrize(("kept", "error"), [(True, "task shard: no gs://raw"), (False, "stage shard: no gs://raw")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,10 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.result import RUN_START_NAME, run_uri
-from inspection.record import close_run, make_record
-from inspection.stages import StageTrace
 from pipelines.promote import promote
 from tests.components.test_gate import COMPARISON
 from tests.export_fields import publish_export
+from tests.pipelines.test_promote import leave_run
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig
 
 SERVING = f"us-central1-docker.pkg.dev/acme/shardline/triton@sha256:{'5' * 64}"
@@ -65,15 +62,7 @@ def register(config: RunConfig, fingerprint: str, monkeypatch: pytest.MonkeyPatc
 
 def leave_record(config: RunConfig, fingerprint: str, decision: dict[str, Any]) -> str:
     """Leave what the task `record` would; return the run's folder."""
-    line, run_id = line_of(config), f"run-{fingerprint[0]}"
-    storage.replace(storage.join(run_uri(line, run_id), RUN_START_NAME), b"{}")
-    trace = StageTrace("export", Path())
-    trace.uri, trace.exit_code, trace.launched_at = storage.join(line, "export", fingerprint), 0, 1.0
-    made = make_record(
-        run_id=run_id, started_at="2026-11-22T06:00:00Z", config=config, traces=[trace], wall_s=1.0, error=""
-    )
-    close_run(made.model_copy(update={"results": {**made.results, "register": decision}}), line=line)
-    return run_uri(line, run_id)
+    return leave_run(config, line_of(config), f"run-{fingerprint[0]}", fingerprint, register=decision)
 
 
 def aliases(config: RunConfig) -> dict[str, list[str]]:

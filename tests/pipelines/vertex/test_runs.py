@@ -8,14 +8,13 @@ from google.cloud.aiplatform_v1 import types
 from typer.testing import CliRunner
 
 from contracts import storage
-from contracts.errors import ConfigError, ErrorDocument, TryAgain
+from contracts.errors import ConfigError, ErrorDocument
 from pipelines.cli import app
 from pipelines.follow import cancel, follow, submit_and_wait
 from pipelines.runs import explain, find_jobs, find_runs, read_status, read_tasks, refresh, status_lines
 from pipelines.submit import Ready, make_run_id, state_of, submit
 from tests.pipelines.vertex.conftest import (
     NUMBER,
-    PROJECT,
     QUOTA,
     REGION,
     STOCKOUT,
@@ -106,14 +105,15 @@ def test_a_job_without_machines_is_cancelled_before_the_next_region(
     wait_for(lambda: bool(find_jobs(job)))
     cancel(job, lambda _: None, patience_s=0, poll_s=POLL_S)
     assert Waited(ready, job.name).regions == [REGION, "us-east4"]
-    # One region alone, by name, and not a run of this id of another line.
-    assert [job.location for job in find_runs(waited.run_id, config=ready.config, region="us-east4")] == ["us-east4"]
+    # By its full name, and not a run of this id of another line.
     assert find_runs(second.resource_name)[0].location == "us-east4"
+    alone = config.with_keys(cloud={"region": ""}, resources={"regions": ["us-east4"]})
+    assert [found.location for found in find_runs(waited.run_id, config=alone)] == ["us-east4"]
     other = config.model_copy(update={"run": config.run.model_copy(update={"name": "other"})})
     with pytest.raises(ConfigError, match=r"there is no run .* of line other in project"):
         find_runs(waited.run_id, config=other)
     with pytest.raises(ConfigError, match="its project and region are not known"):
-        find_runs(waited.run_id, project=PROJECT)
+        find_runs(waited.run_id)
 
 
 def test_a_folder_of_a_run_or_a_line_names_its_job(cloud: Cloud, ready: Ready) -> None:
@@ -145,22 +145,6 @@ def test_a_job_that_waits_after_a_preemption_is_not_given_up(cloud: Cloud, ready
     threading.Timer(1.0, cloud.pipelines.fail, (run, name, REPLICA)).start()
     assert follow(job, lambda _: None, limit_s=0.2, poll_s=POLL_S) is None
     assert state_of(job) == "failed"
-
-
-def test_an_error_that_comes_after_the_end_of_the_run_is_waited_for(cloud: Cloud, ready: Ready) -> None:
-    job = start(cloud, ready)
-    name = full_name(job, "customJobs", find_jobs(job)[0].id)
-    fail(cloud, job, "")
-
-    def end(message: Any) -> None:
-        message.end_time = datetime.now(UTC)
-
-    def tell(message: Any) -> None:
-        message.error = {"code": 8, "message": STOCKOUT}
-
-    cloud.store.update(name, end)
-    threading.Timer(1.0, cloud.store.update, (name, tell)).start()
-    assert Waited(ready, job.name).regions == [REGION, "us-east4"]
 
 
 def test_why_a_run_failed_is_told_by_the_service_the_stage_and_a_known_cause(cloud: Cloud, ready: Ready) -> None:
@@ -215,11 +199,3 @@ def test_cancel_ends_what_the_service_leaves_running_and_nothing_of_others(cloud
     assert len(messages) == 3
     refresh(others)
     assert [each.state for each in find_jobs(others)] == ["running"]
-
-
-def test_a_service_that_is_gone_is_try_again(cloud: Cloud, ready: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("google.cloud.aiplatform.base._DEFAULT_RETRY._timeout", 1.0)
-    for name in ("https_proxy", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with pytest.raises(TryAgain, match="no answer"):
-        find_runs("x", project=PROJECT, region="europe-west4")

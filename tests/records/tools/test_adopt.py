@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,8 +52,8 @@ def silent(done: int, total: int) -> None:
     """Show no progress."""
 
 
-def adopt_header(uri: str) -> ShardManifest:
-    return adopt(uri, patterns=DEFAULT_PATTERNS, class_names=None, verify="header", progress=silent)
+def adopt_folder(uri: str) -> ShardManifest:
+    return adopt(uri, patterns=DEFAULT_PATTERNS, class_names=None, progress=silent)
 
 
 def write_webdataset(folder: Path, pictures: list[Picture], label: Callable[[Picture], dict[str, Any]]) -> Path:
@@ -131,7 +130,7 @@ def test_tars_of_webdataset(tmp_path: Path, names: str) -> None:
 def test_tfrecords_of_another_writer(tmp_path: Path, text: bool) -> None:
     write_tfrecord(tmp_path / "tf" / "part-0.tfrecord", PICTURES[::2], text=text)
     write_tfrecord(tmp_path / "tf" / "part-1.tfrecord", PICTURES[1::2], text=text)
-    done = adopt_command(tmp_path / "tf", "--split", "train=*-0*", "--split", "test=*-1*", "--decode")
+    done = adopt_command(tmp_path / "tf", "--split", "train=*-0*", "--split", "test=*-1*")
     assert done.exit_code == 0, done.stderr
     classes = CLASSES if text else ["0", "1", "2"]
     check(storage.normalise(tmp_path / "tf"), [(one.content, classes[one.label]) for one in PICTURES], classes)
@@ -156,13 +155,13 @@ def test_images_that_are_none_are_left_out(tmp_path: Path) -> None:
     # A PNG: only decoding shows that it is cut.
     cut = Picture(PICTURES[1].content[:-20], 0, "blue")
     folder = write_webdataset(tmp_path / "wds", [cut, *PICTURES], lambda one: {"cls": one.label})
-    refused = adopt_command(folder)
-    assert refused.exit_code == 2 and "--decode" in refused.stderr
-    assert not list(folder.glob("*.json")) and not list(folder.glob("*.npy"))
-    assert adopt_command(folder, "--decode").exit_code == 0
+    assert adopt_command(folder).exit_code == 0
     manifest = ShardManifest.load(storage.normalise(folder))
     assert [one.path for one in manifest.rejected] == ["train-000000.tar/dir/0000"]
     assert len(SampleIndex(manifest, storage.normalise(folder))) == len(PICTURES)
+    # Older versions checked headers alone; what they adopted is still read.
+    older = manifest.model_copy(update={"verify": "header"})
+    assert ShardManifest.parse(older.to_json(), where="manifest.json") == older
 
 
 def test_folders_that_cannot_be_adopted(tmp_path: Path) -> None:
@@ -176,10 +175,8 @@ def test_folders_that_cannot_be_adopted(tmp_path: Path) -> None:
 
     assert "val-000000.tar belongs to no split" in refused("--split", "train=train*", "--split", "test=te*")
     assert "NAME=PATTERN" in refused("--split", "training=*")
-    assert "belongs to train and test" in refused("--split", "train=*", "--split", "test=te*")
     assert "no shard is for training" in refused("--split", "test=*")
     assert "not among the 1 classes" in refused("--classes", classes_file(tmp_path, "blue\n"))
-    assert "line 2: 'blue'" in refused("--classes", classes_file(tmp_path, "blue\nblue\nred\n"))
     assert "cannot be read" in refused("--classes", tmp_path / "none.txt")
     assert "holds no shards" in refused(at=tmp_path)
     unlabelled = write_webdataset(tmp_path / "nolabel", PICTURES[:8], lambda one: {"txt": "hello"})
@@ -191,13 +188,6 @@ def test_folders_that_cannot_be_adopted(tmp_path: Path) -> None:
     assert "holds tars and TFRecords" in refused(at=mixed)
 
 
-@pytest.fixture
-def bucket(bucket_server: BucketServer) -> Iterator[BucketServer]:
-    """The server with an empty bucket."""
-    yield bucket_server
-    gc.collect()
-
-
 def upload(folder: Path) -> str:
     uri = "gs://bucket-1/a folder/shards"
     for path in folder.iterdir():
@@ -205,36 +195,36 @@ def upload(folder: Path) -> str:
     return uri
 
 
-def test_a_bucket_gets_what_a_folder_gets(bucket: BucketServer, tmp_path: Path) -> None:
+def test_a_bucket_gets_what_a_folder_gets(bucket_server: BucketServer, tmp_path: Path) -> None:
     local = write_webdataset(tmp_path / "wds", PICTURES, lambda one: {"cls": one.label})
     uri = upload(local)
     before = {info.name: info.generation for info in storage.list_objects(uri)}
-    bucket.access_log.clear()
-    manifest = adopt_header(uri)
-    # Each shard once from front to back, and its training images for the mean.
-    assert len(bucket.access_log.entries(operation="objects.media")) <= 7 + 30
-    assert manifest == adopt_header(storage.normalise(local)) == ShardManifest.load(uri)
+    bucket_server.access_log.clear()
+    manifest = adopt_folder(uri)
+    # Each shard once from front to back.
+    assert len(bucket_server.access_log.entries(operation="objects.media")) == 7
+    assert manifest == adopt_folder(storage.normalise(local)) == ShardManifest.load(uri)
     after = {info.name: info.generation for info in storage.list_objects(uri)}
     assert before.items() <= after.items() and len(after) == 2 * len(before) + 1
     check(uri, [(one.content, str(one.label)) for one in PICTURES], ["0", "1", "2"])
 
 
-def test_an_index_of_other_content_is_not_replaced(bucket: BucketServer, tmp_path: Path) -> None:
+def test_an_index_of_other_content_is_not_replaced(bucket_server: BucketServer, tmp_path: Path) -> None:
     folder = write_webdataset(tmp_path / "wds", PICTURES, lambda one: {"cls": one.label})
     (folder / "val-000000.idx.npy").write_bytes(b"another program's")
     for uri in (upload(folder), storage.normalise(folder)):
         with pytest.raises(ConfigError, match=r"val-000000\.idx\.npy with other content"):
-            adopt_header(uri)
+            adopt_folder(uri)
         assert not storage.exists(storage.join(uri, "manifest.json"))
         storage.delete(storage.join(uri, "val-000000.idx.npy"))
         # The indices of an attempt that ended before its manifest are taken.
-        adopt_header(uri)
+        adopt_folder(uri)
 
 
 @pytest.mark.slow
 def test_adopted_shards_train(tmp_path: Path) -> None:
     folder = write_webdataset(tmp_path / "wds", PICTURES, lambda one: {"json": {"label": one.label, "class": one.name}})
-    adopt_header(storage.normalise(folder))
+    adopt_folder(storage.normalise(folder))
     values = small_config(train={"epochs": 1}, resources={"ranks": 1})
     (tmp_path / "train.yaml").write_text(yaml.safe_dump({name: values[name] for name in values if name != "sharding"}))
     command = [sys.executable, "-m", "pipelines.cli", "train", "train.yaml", "--shards", str(folder), "--to", "trained"]
@@ -243,14 +233,14 @@ def test_adopted_shards_train(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "trained" / "manifest.json").read_text())["classes"] == CLASSES
 
 
-def test_a_shard_that_is_replaced_meanwhile(bucket: BucketServer, tmp_path: Path) -> None:
+def test_a_shard_that_is_replaced_meanwhile(bucket_server: BucketServer, tmp_path: Path) -> None:
     folder = write_webdataset(tmp_path / "wds", PICTURES, lambda one: {"cls": one.label})
     uri = upload(folder)
 
     def replace(done: int, total: int) -> None:
-        if done == 1:
+        if done == 0:
             upload(folder)
 
     with pytest.raises(TryAgain, match="replaced while it was read"):
-        adopt(uri, patterns=DEFAULT_PATTERNS, class_names=None, verify="header", progress=replace)
+        adopt(uri, patterns=DEFAULT_PATTERNS, class_names=None, progress=replace)
     assert not [info.name for info in storage.list_objects(uri) if not info.name.endswith(".tar")]

@@ -14,7 +14,6 @@ from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from rehearsal.gcs import BucketServer, Rule
-from rehearsal.gcs.faults import Faults
 
 # The client forgets the connection of a streamed answer that is an error; `bucket` collects it here and not elsewhere.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -110,13 +109,3 @@ def test_costs_are_counted_in_time(bucket_server: BucketServer, bucket: storage.
     began = time.monotonic()
     bucket.blob("y", chunk_size=2 << 20).upload_from_string(CONTENT)
     assert time.monotonic() - began >= 0.24
-
-
-def test_rules_choose_their_requests() -> None:
-    faults = Faults()
-    faults.set(Rule(object="a/*", nth=(2,), status=503), Rule(method="GET", limit=1, latency_s=1.0))
-    first = [faults.decide("GET", "objects.media", "b", "a/b/c") for _ in range(3)]
-    assert [effect.fault is not None for effect in first] == [False, True, False]
-    assert [effect.latency_s for effect in first] == [1.0, 0.0, 0.0]
-    assert faults.decide("GET", "objects.media", "b", "other").fault is None
-    assert faults.hits() == [1, 1]

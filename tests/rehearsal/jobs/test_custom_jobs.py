@@ -16,7 +16,7 @@ from rehearsal.jobs.market import Market
 from rehearsal.machines.machine import Scale
 from rehearsal.machines.processes import MARK_VARIABLE
 from tests.rehearsal.jobs.jobs import COUNT, TELL, TRAIN, Jobs
-from tests.rehearsal.world import LIMIT_S, wait_for_end
+from tests.rehearsal.world import LIMIT_S
 
 
 def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
@@ -83,16 +83,3 @@ def test_a_job_has_a_timeout(make_jobs: Callable[..., Jobs]) -> None:
     job = jobs.run("import time; time.sleep(600)", timeout={"seconds": 1})
     assert job.error.code == 4
     assert "timeout of 1 s" in job.error.message
-
-
-def test_the_error_of_a_failed_job_is_set_a_minute_after_its_end(
-    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(custom_jobs, "ERROR_DELAY_S", 1e6)
-    jobs = make_jobs()
-    name = jobs.submit(COUNT, str(tmp_path / "starts"), "2")
-    job = wait_for_end(jobs.store, name)
-    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED and job.end_time
-    assert not job.error.code
-    jobs.runs.close()
-    assert jobs.store.get(name).error.code == 3

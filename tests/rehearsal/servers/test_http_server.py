@@ -1,6 +1,5 @@
 """The HTTP server: faults of a site are kept and told, bodies are streams, an end is an end."""
 
-import http.client
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,16 +41,6 @@ def test_a_fault_is_told_as_internal_and_kept(server: HttpServer) -> None:
     while len(server.failures) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(server.failures) == 2 and "a late fault of ours" in server.failures[1]
-
-
-def test_a_client_that_leaves_is_no_fault(server: HttpServer) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    connection.putrequest("PUT", "/well")
-    connection.putheader("Content-Length", "1000")
-    connection.endheaders(b"some")
-    connection.close()
-    assert requests.get(f"{server.endpoint}/well", timeout=30).text == "well"
-    assert server.failures == []
 
 
 def test_the_cloud_tells_its_own_faults_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,10 @@
 """What an upload to the registry must have; versions and aliases: tests/pipelines/vertex/test_register.py."""
 
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
-
-from rehearsal.vertex import models as service
 
 from .conftest import IMAGE, PARENT, Cloud, rest
 
@@ -33,20 +29,3 @@ def test_what_is_missing_or_elsewhere(models: gapic.ModelServiceClient) -> None:
         with pytest.raises(exceptions.BadRequest, match=field):
             models.upload_model(parent=PARENT, model=wrong)
     assert list(models.list_models(parent=PARENT)) == []
-
-
-def test_versions_that_are_uploaded_at_once(models: gapic.ModelServiceClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = models.upload_model(parent=PARENT, model=model()).result(30)
-    find = service._versions
-
-    def find_slowly(*arguments: Any) -> list[Any]:
-        versions = find(*arguments)
-        time.sleep(0.05)
-        return versions
-
-    monkeypatch.setattr(service, "_versions", find_slowly)
-    request = {"parent": PARENT, "model": model(), "parent_model": first.model}
-    with ThreadPoolExecutor(4) as threads:
-        calls = [threads.submit(models.upload_model, request) for _ in range(4)]
-        numbers = [call.result().result(30).model_version_id for call in calls]
-    assert sorted(numbers) == ["2", "3", "4", "5"]

@@ -4,14 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
-from contracts.errors import TryAgain
-from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest, newest_valid
-from trainer.checkpoint.discovery import CheckpointFolder, choose_retained, score_of
+from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, manifest
+from trainer.checkpoint.discovery import score_of
 
 JUDGED = {
     "headline": {"metric": "accuracy", "direction": "max"},
@@ -42,35 +39,6 @@ def test_the_best_by_a_metric_are_kept_of_those_that_were_evaluated(
     assert committed(tmp_path) == kept
     for value in (float("nan"), float("inf")):
         assert score_of(manifest(1, **evaluated(value, 0.1)), "validation_accuracy") is None
-
-
-def test_the_best_is_one_that_was_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = Attempt(tmp_path, keep_last=1)
-    # Without a validation split it would be what was evaluated last.
-    attempt.save(1, **evaluated(0.5, 1.0))
-    attempt.save(2, **evaluated(0.4, 1.0))
-
-    def fail(*arguments: Any) -> str:
-        raise TryAgain("no answer")
-
-    monkeypatch.setattr(storage, "publish_stream", fail)
-    assert attempt.manager.save(manifest(3, **evaluated(0.9, 0.1)), groups(3))
-    with pytest.raises(TryAgain):
-        attempt.manager.wait()
-    monkeypatch.undo()
-    attempt.save(4, **evaluated(0.4, 1.0))
-    newest = newest_valid(attempt.manager).manifest
-    assert newest is not None
-    assert (newest.best_step, newest.best_metrics["validation_accuracy"]) == (1, 0.5)
-    # Better than what is there, if not than what was lost; and a later attempt knows it.
-    attempt.save(5, **evaluated(0.6, 0.5))
-    again = Attempt(tmp_path, keep_last=1)
-    again.save(6)
-    again.save(7, **evaluated(0.6, 0.5))
-    newest = newest_valid(again.manager).manifest
-    assert newest is not None
-    assert (newest.step, newest.best_step, newest.best_metrics["validation_loss"]) == (7, 5, 0.5)
-    assert committed(tmp_path) == [5, 7]
 
 
 def test_damaged_newer_checkpoints_do_not_push_out_good_ones(tmp_path: Path) -> None:
@@ -107,27 +75,3 @@ def test_what_earlier_attempts_left_unfinished_goes_once_something_newer_stands(
     attempt.save(2)
     assert [path.name for path in sorted(tmp_path.glob("checkpoints/step-*2.*"))] == ["step-00000002.000002"]
     assert storage.display(attempt.manager.folder_uri) in attempt.said[-1]
-
-
-places = st.builds(CheckpointFolder, uri=st.just(""), step=st.integers(0, 60), attempt=st.integers(1, 3))
-scores = st.none() | st.tuples(st.sampled_from([0.1, 0.5, 0.9]), st.sampled_from([-1.0, -2.0]))
-
-
-@given(st.dictionaries(places, scores, min_size=1, max_size=25), st.integers(1, 4), st.integers(0, 60))
-def test_what_is_kept(
-    found: dict[CheckpointFolder, tuple[float, float] | None], keep_last: int, best_step: int
-) -> None:
-    kept = choose_retained(found, keep_last, best_step=best_step)
-    newest_first = sorted({place.step for place in found}, reverse=True)
-    steps = {place.step for place in kept}
-    assert kept <= set(found)
-    assert len(steps) == len(kept)
-    assert steps >= set(newest_first[:keep_last])
-    assert best_step in steps or best_step not in newest_first
-    # A second look deletes nothing more, and what was let go is not missed when a new one comes.
-    assert choose_retained({place: found[place] for place in kept}, keep_last, best_step=best_step) == kept
-    newer = CheckpointFolder("", max(newest_first) + 1, 4)
-    assert choose_retained({**found, newer: None}, keep_last, best_step=best_step) <= {*kept, newer}
-    latest = {place.step: found[place] for place in sorted(found, key=lambda place: place.attempt)}
-    best = max((score for score in latest.values() if score is not None), default=None)
-    assert best is None or best in [found[place] for place in kept]

@@ -1,29 +1,24 @@
 """A damaged sample in the middle of an epoch: an error that names it, or the next of its class."""
 
-import json
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
 import pytest
 import torch
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ShardManifest
-from contracts.config import STAGE_KEYS, DataSection
+from contracts.artifacts import MANIFEST_NAME, ShardManifest
+from contracts.config import DataSection
 from contracts.errors import DataError
 from records.fields import image_of
 from records.index import DamagedSample, SampleIndex, key_of, pack_index, read_index
 from tests.conftest import small_config
-from tests.support.trace import ENVIRONMENT
 from tests.trainer.data.conftest import dataset, evaluation_batches, request
+from tests.trainer.one_rank import logs, train
 from tests.trainer.tasks.for_tests import image_task
-from tests.trainer.test_task import events, last_checkpoint, logs
-from trainer.data.order import FullOrder
+from tests.trainer.test_task import events
+from trainer.parallel.process_group import Rank
 
 
 def find(folder: Path, place: int) -> tuple[Path, int, int, str]:
@@ -144,39 +139,10 @@ def test_a_damaged_index_is_refused_by_name(own_shards: Path, harm: str) -> None
         dataset(storage.normalise(own_shards)).read(request(0))
 
 
-def train(root: Path, shards: Path, attempt: str, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
-    sections = {name: config[name] for name in STAGE_KEYS["train"] if name in config}
-    options = ["--root", str(root), "--shards", str(shards), "--attempt", attempt]
-    command = [sys.executable, "-m", "trainer.task", *options, "--config-json", json.dumps(sections)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-@pytest.mark.slow
-def test_training_that_ended_at_a_bad_sample_goes_on_with_replace(
-    own_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same position, the same folder, the same bits as with replace from the start."""
-    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "trace"))
-    config = small_config(checkpoint={"every_steps": 1}, data={"num_workers": 0})
-    samples = ShardManifest.load(storage.normalise(own_shards)).splits["train"].samples
-    # In the fourth step, so that there are checkpoints to go on from.
-    (bad,) = FullOrder(samples, seed=0).places(0, 3 * config["train"]["global_batch_size"], 1).tolist()
-    damage(own_shards, bad)
-    failed = train(tmp_path / "a", own_shards, "first", config)
-    assert failed.returncode == 2 and "crc32c" in failed.stderr
-    saved = last_checkpoint(tmp_path / "a").step
-    assert 1 <= saved <= 3
-    config["data"]["on_bad_sample"] = "replace"
-    done = train(tmp_path / "a", own_shards, "second", config)
-    assert done.returncode == 0, done.stderr
-    # Beginning again at the start would give the same bits: that it went on is said, and seen in what it trained on.
-    assert re.search(rf"continues from .* at step {saved}$", logs(tmp_path / "a", "second"), re.MULTILINE)
-    (trace,) = (tmp_path / "trace").glob("*.second.rank0.jsonl")
-    assert json.loads(trace.read_text().splitlines()[0])["step"] == saved
-    whole = train(tmp_path / "b", own_shards, "only", config)
-    one, other = (CheckpointManifest.load(run.stdout.splitlines()[-1]) for run in (done, whole))
-    assert one.parameters_sha256 == other.parameters_sha256
-    assert one.fingerprint == other.fingerprint
-    assert f"sample {bad} is replaced by" in logs(tmp_path / "b", "only")
-    progress = [event["message"] for event in events(tmp_path / "b", "only") if event["event"] == "progress"]
+def test_training_with_replace_says_what_it_replaced(rank: Rank, own_shards: Path, tmp_path: Path) -> None:
+    damage(own_shards, 5)
+    config = small_config(train={"epochs": 1}, data={"on_bad_sample": "replace"})
+    train(rank, tmp_path, storage.normalise(own_shards), config)
+    assert "sample 5 is replaced by" in logs(tmp_path)
+    progress = [event["message"] for event in events(tmp_path, "a") if event["event"] == "progress"]
     assert "bad samples replaced: 1" in " ".join(progress)

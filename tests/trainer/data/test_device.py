@@ -28,24 +28,6 @@ def items(number: int) -> Iterator[Nested]:
         yield Nested(base, {"list": [base + 1, (base + 2, "text")], "pair": Pair(base + 3, 5), "none": None})
 
 
-def check(found: Nested, value: int) -> None:
-    assert (found.tensor == value).all()
-    assert (found.others["list"][0] == value + 1).all()
-    assert (found.others["list"][1][0] == value + 2).all()
-    assert found.others["list"][1][1] == "text"
-    assert isinstance(found.others["pair"], Pair)
-    assert (found.others["pair"].one == value + 3).all()
-    assert (found.others["none"], found.name) == (None, "n")
-
-
-def test_tensors_are_changed_however_deep_they_lie() -> None:
-    for value, item in enumerate(items(3)):
-        check(map_tensors(item, lambda tensor: tensor.clone()), value)
-        assert map_tensors(item, lambda tensor: tensor) is item
-    plain = {"a": [1, (2, "three")], "b": None}
-    assert map_tensors(plain, lambda tensor: tensor + 1) is plain
-
-
 @pytest.mark.gpu
 def test_copies_arrive_whole_and_in_order_beside_a_busy_gpu() -> None:
     device = torch.device("cuda")

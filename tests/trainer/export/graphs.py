@@ -17,9 +17,8 @@ from trainer.export.onnx_graph import EXAMPLE_BATCH, export_graph
 
 _SIZES: dict[str, dict[str, Any]] = {
     "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
-    "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32},
     "swin": {"embed_dim": 16, "depths": [2], "num_heads": [2], "window_size": 4, "image_size": 32},
-    "bert": {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "bert": {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
 }
 
 

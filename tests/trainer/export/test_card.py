@@ -55,21 +55,11 @@ def test_figures_are_the_manifest_s() -> None:
     for row, gate in zip(tables["Gates"], document.gates, strict=True):
         assert (row["Gate"], row["File"], row["Result"]) == (gate.name, f"`{PLAN}`", "passed")
         assert row["Ran by"] == f"tensorrt 11.2.1, {L4}"
-        for column, values in (("Figures", gate.figures), ("Limits", gate.limits)):
-            shown = {name: float(value) for name, value in (entry.rsplit(" ", 1) for entry in row[column].split(", "))}
-            assert shown == pytest.approx(values, rel=1e-5)
     metrics = {row.pop("Model"): {name: float(value) for name, value in row.items()} for row in tables["Metrics"]}
     assert metrics == document.metrics
-    assert "On 100 of 320 samples of the test split" in text
-    assert [(row["Batch"], row["Median ms"], row["Calls"]) for row in tables["Latency"]] == [
-        ("1", "1.25", "50"),
-        ("8", "10", "50"),
-    ]
+    assert [(row["Batch"], row["Median ms"]) for row in tables["Latency"]] == [("1", "1.25"), ("8", "10")]
     assert [row["Modules kept in fp32"] for row in tables["What was tried"]] == ["-", "encoder.norm, head"]
-    assert "Requested: int8. Shipped: fp16." in text
-    for entry in (*document.graphs, document.engine):
-        assert entry is not None and f"{entry.name}, {entry.bytes} bytes, sha256 {entry.sha256}" in text
-    for value in (document.checkpoint_sha256, document.shards_fingerprint, document.fingerprint, "2.13.0"):
+    for value in (document.served_file.sha256, document.checkpoint_sha256, document.shards_fingerprint, "2.13.0"):
         assert value in text
 
 
@@ -82,13 +72,7 @@ def test_the_verdict_is_that_of_the_gates() -> None:
     text = render_card(tensorrt(gates=[failed]))
     assert "**Verdict: unproven" in text and tables_of(text)["Gates"][0]["Reason"] == "differs"
     assert "## Latency\n\nNot measured.\n" in text
-
-
-def test_it_says_what_serves() -> None:
-    assert "`nvcr.io/nvidia/tritonserver:26.08-py3`" in render_card(tensorrt())
-    assert "Triton loads no engine of TensorRT-RTX" in render_card(make_manifest())
-    onnx = render_card(make_manifest(runtime="onnx", served="model.fp16.onnx", engine=None))
-    assert f"Served: `model.fp16.onnx` by\nONNX Runtime with TensorRT, sha256 {'2' * 64}" in onnx
+    assert "docker run" in text and "tritonserver:26.08-py3" in text
 
 
 def test_a_text_cannot_leave_its_cell() -> None:

@@ -44,7 +44,7 @@ def fp32_share(path: Path) -> float:
     return sum(wide) / sum(sizes)
 
 
-@pytest.mark.parametrize("name", ["resnet", "vit", "bert"])
+@pytest.mark.parametrize("name", ["resnet", "swin", "bert"])
 def test_networks_are_fp16_as_a_whole_and_engines_build(name: str, tmp_path: Path) -> None:
     signature = signature_of(name)
     path, names = write(network(name), tmp_path, signature)
@@ -104,14 +104,6 @@ def scaled() -> Net:
     )
 
 
-def one_weight() -> nn.Module:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16), nn.ReLU(), nn.Linear(16, 10))
-    with torch.no_grad():
-        model[1].weight[0], model[1].bias[0] = 0, -1
-        model[3].weight[0, 0] = 1e5
-    return model
-
-
 def tied() -> nn.Module:
     """Two layers with one weight; fp16 cannot hold a constant of the second."""
     first, second = linear(), linear()
@@ -124,7 +116,7 @@ def tied() -> nn.Module:
 
 @pytest.mark.parametrize(
     ("build", "expected"),
-    [(attending, ["attention"]), (scaled, ["first", "reader"]), (one_weight, ["3"]), (tied, ["first", "second"])],
+    [(attending, ["attention"]), (scaled, ["first", "reader"]), (tied, ["first", "second"])],
 )
 def test_what_fp16_cannot_hold_stays_in_fp32_by_name(
     build: Callable[[], nn.Module], expected: list[str], tmp_path: Path
@@ -135,8 +127,8 @@ def test_what_fp16_cannot_hold_stays_in_fp32_by_name(
 
 
 def test_the_second_try_keeps_norms(tmp_path: Path) -> None:
-    _, names = write(network("vit"), tmp_path, cautious=True)
-    assert names and all("norm" in name for name in names)
+    model = Net(lambda net, images: net.last(net.norm(images[:, 0, 0])), norm=nn.LayerNorm(32), last=linear(10))
+    assert write(model, tmp_path, cautious=True)[1] == ["norm"]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 
 from contracts.artifacts.signature import Signature
 from contracts.config.stages import Runtime
-from contracts.serving import NO_RELEASE, RELEASES, image_for, image_of
-from tests.export_fields import image_export, make_manifest
+from contracts.serving import RELEASES, image_of
+from tests.export_fields import image_export, make_engine, make_manifest
 from trainer.export.triton import model_path, write_repository
 
 ROOT = Path(__file__).parents[3]
@@ -31,7 +31,7 @@ TEXT = Signature.model_validate(
         "dimensions": {"length": {"min": 8, "opt": 64, "max": 256, "multiple": 8}},
     }
 )
-BUILDERS: dict[Runtime, str] = {"tensorrt": "tensorrt 11.2.1.2", "onnx": ""}
+RUNTIMES: tuple[Runtime, ...] = ("tensorrt", "onnx")
 
 
 def write(
@@ -39,7 +39,6 @@ def write(
     runtime: Runtime,
     signature: Signature = IMAGE,
     *,
-    builder: str | None = None,
     precision: str = "fp16",
 ) -> str:
     """Write the repository of a classifier for batches of 1 to 10, tuned for 4; return config.pbtxt."""
@@ -51,20 +50,19 @@ def write(
         model_sha256=hashlib.sha256(b"a model").hexdigest(),
         signature=signature,
         batches=(4, 10),
-        builder=BUILDERS[runtime] if builder is None else builder,
         labels=LABELS,
     )
     return (folder / "triton/classifier/config.pbtxt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("runtime", BUILDERS)
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize(("name", "signature"), [("image", IMAGE), ("text", TEXT)])
 def test_the_folder_is_the_golden_one(tmp_path: Path, runtime: Runtime, name: str, signature: Signature) -> None:
     """Dims without the batch, a reshape of scalars, the profile of every input, warm-up batches."""
     config = write(tmp_path, runtime, signature)
     assert config == (GOLDEN / f"{runtime}-{name}.pbtxt").read_text(encoding="utf-8")
     files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
-    assert files == ["triton/README.md", "triton/classifier/config.pbtxt", "triton/classifier/labels.txt"]
+    assert files == ["triton/classifier/config.pbtxt", "triton/classifier/labels.txt"]
     # Triton reads one label per line.
     labels = (tmp_path / "triton/classifier/labels.txt").read_text(encoding="utf-8").split("\n")
     assert labels == ["two lines", *LABELS[1:], ""]
@@ -78,28 +76,15 @@ def test_a_quantised_graph_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_image_is_that_of_the_tensorrt_version() -> None:
-    assert image_for("tensorrt 11.2.1.2") == "nvcr.io/nvidia/tritonserver:26.08-py3"
-    for version in ("11.4.0.1", "11.2.0.5", "10.11.1.1", "1.7.1"):
-        assert image_for(f"tensorrt {version}") is None
+    def image_by(version: str) -> str | None:
+        return image_of(make_manifest(engine=make_engine(builder=f"tensorrt {version}")))
+
+    assert image_by("11.2.1.2") == "nvcr.io/nvidia/tritonserver:26.08-py3"
+    assert image_by("11.4.0.1") is image_by("10.11.1.1") is None
     newest = f"nvcr.io/nvidia/tritonserver:{max(RELEASES.values())}-py3"
     assert image_of(make_manifest(runtime="onnx", served="model.fp16.onnx", engine=None)) == newest
     # Triton loads no engine of TensorRT-RTX.
     assert image_of(make_manifest()) is None
-
-
-@pytest.mark.parametrize(
-    ("runtime", "builder"), [("tensorrt", "tensorrt 11.2.1.2"), ("tensorrt", "tensorrt 11.4.0.20"), ("onnx", "")]
-)
-def test_the_readme_has_the_command_where_a_release_is_known(tmp_path: Path, runtime: Runtime, builder: str) -> None:
-    config = write(tmp_path, runtime, builder=builder)
-    text, image = (tmp_path / "triton/README.md").read_text(), image_for(builder)
-    assert "Not run: no server has loaded this repository" in text and builder in text
-    assert ("docker run" in text) == (NO_RELEASE not in text) == (image is not None) == ("11.4" not in builder)
-    if runtime == "onnx":
-        # A plan that is built when the model is loaded outlives the container, and is of one file.
-        folder = f"shardline-plans-{hashlib.sha256(b'a model').hexdigest()[:16]}"
-        assert f"-v /PATH/TO/triton:/models:ro -v {folder}:/tmp/{folder} " in text
-        assert f"/tmp/{folder}" in config
 
 
 def test_the_extra_tensorrt_is_of_a_version_that_a_release_holds() -> None:

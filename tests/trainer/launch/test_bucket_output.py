@@ -22,7 +22,11 @@ pytestmark = [
 ]
 PLACE = "gs://bucket-1/line/train"
 OUTPUT = f"{PLACE}/one"
-CONFIG: dict[str, Any] = small_config(train={"epochs": 30}, checkpoint={"every_steps": 3})
+CONFIG: dict[str, Any] = small_config(
+    train={"epochs": 30},
+    checkpoint={"every_steps": 3},
+    model={"architecture": "models_for_tests:without_batchnorm", "arguments": {}},
+)
 
 
 @pytest.fixture

@@ -25,15 +25,12 @@ def config(**sections: Any) -> RunConfig:
     return RunConfig.model_validate({"train": {"global_batch_size": 64}, **sections})
 
 
-HARDWARE = {"cores": "8", "cpu": "one", "gpus": "none"}
-
-
 def profile(of: RunConfig, slot_size: int = 16, num_workers: int = 3, **choice: Any) -> ProfileReport:
     return ProfileReport(
         fingerprint="f",
         model_fingerprint=model_fingerprint(of),
         shards_fingerprint="s",
-        hardware=HARDWARE,
+        hardware={"gpus": "NVIDIA L4"},
         torch_version="2",
         ranks=2,
         threads_per_rank=1,
@@ -73,15 +70,20 @@ def test_a_profile_that_measured_nothing_leaves_the_defaults() -> None:
     why = "default, the profile compared nothing"
     assert f"an even share of the global batch ({why}); num_workers 5: {why}" in layout.reason
     # Nothing was measured that another machine would be different from.
-    assert find_differences(report, {**HARDWARE, "cores": "96"}, config().train) == []
+    assert find_differences(report, {"gpus": "none"}, 32) == []
+
+
+def test_a_profile_of_another_machine_or_global_batch_is_told() -> None:
+    gpus, batch = find_differences(profile(config()), {"gpus": "none"}, 32)
+    assert "measured with gpus NVIDIA L4, not none" in gpus
+    assert "measured with train.global_batch_size 64, not 32" in batch
 
 
 def test_threads_are_set_or_an_even_share_of_the_cores() -> None:
-    share = max(1, available_cores() // 2)
-    assert choose_threads(config(), ranks=2) == (share, "")
+    assert choose_threads(config(), ranks=2) == (max(1, available_cores() // 2), "")
     assert choose_threads(config(resources={"threads": 1}), ranks=2) == (1, "")
     threads, warning = choose_threads(config(resources={"threads": 1024}), ranks=2)
-    assert threads == 1024 and f"more than the {share} cores of a rank" in warning
+    assert threads == 1024 and "more than the" in warning
 
 
 def test_a_report_of_another_model_and_more_ranks_than_samples_are_refused() -> None:

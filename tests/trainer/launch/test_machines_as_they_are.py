@@ -22,9 +22,8 @@ from trainer.data.cursor import SlotRequest, slot_requests
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.data.order import FullOrder
 from trainer.launch.attempts import JobRecord
-from trainer.launch.launcher import Launcher
+from trainer.launch.launcher import Launcher, run_ranks
 from trainer.launch.nodes import find_nodes
-from trainer.launch.run import run_ranks
 from trainer.worker import HOOKS_VARIABLE
 
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--uts", "--mount")
@@ -66,7 +65,7 @@ def meet(rank: int, attempt: str) -> None:
     """Join the process group as a rank does, and write down how many are there."""
     from trainer.parallel.process_group import process_group
 
-    with process_group(setup_timeout_s=60) as joined:
+    with process_group(setup_timeout_s=60, timeout_s=60) as joined:
         path = Path(os.environ["MEETING"]) / f"{rank}.met"
         path.write_text(f"{os.environ['MASTER_ADDR']} {joined.ranks}")
     os._exit(0)

@@ -15,7 +15,12 @@ from tests.conftest import small_config
 from tests.trainer.launch.machines import LIMIT_S, Machine, kill
 
 # Far longer than any test: none ends by itself.
-LONG: dict[str, dict[str, Any]] = {"train": {"epochs": 4000}, "checkpoint": {"every_steps": 3}}
+LONG: dict[str, dict[str, Any]] = {
+    "train": {"epochs": 4000},
+    "checkpoint": {"every_steps": 3},
+    # Ranks start sooner than with one of transformers.
+    "model": {"architecture": "models_for_tests:without_batchnorm", "arguments": {}},
+}
 
 
 @pytest.fixture

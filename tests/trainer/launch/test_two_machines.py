@@ -13,7 +13,12 @@ from tests.trainer.launch.machines import Machine, network
 pytestmark = [pytest.mark.line, pytest.mark.timeout(900)]
 
 # One rank each, 200 steps: long enough for a kill to land in it.
-CONFIG = small_config(train={"epochs": 40}, checkpoint={"every_steps": 3}, resources={"ranks": 1})
+CONFIG = small_config(
+    train={"epochs": 40},
+    checkpoint={"every_steps": 3},
+    resources={"ranks": 1},
+    model={"architecture": "models_for_tests:without_batchnorm", "arguments": {}},
+)
 Pair = Callable[[Path], list[Machine]]
 
 

@@ -82,15 +82,6 @@ def test_parameters_without_gradient_are_frozen_with_a_warning(rank: Rank, user_
     assert module.passes == 0 and all(parameter.grad is None for parameter in module.parameters())
 
 
-def test_what_training_leaves_out_at_random_is_not_frozen(rank: Rank) -> None:
-    """DDP is told of it; with fsdp ranks must gather the same blocks."""
-    lines: list[str] = []
-    networks = "tests.trainer.parallel.networks:"
-    assert make(rank, f"{networks}DropsLayers", lines).leaves_out and lines == []
-    with pytest.raises(ConfigError, match="leaves out parameters at random"):
-        make(rank, f"{networks}DropsLayers", lines, strategy="fsdp")
-
-
 def test_slots_of_one_sample_are_refused_where_batchnorm_cannot_train_on_them() -> None:
     """17 samples in batches of 16 leave one."""
     config = RunConfig.model_validate(small_config(train={"global_batch_size": 16}))
@@ -133,12 +124,9 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.Module
     [
         ("resnet", {"dephts": [1]}, "model.arguments.dephts", "did you mean depths?"),
         ("user_models:missing", {}, "missing", "or the name"),
-        ("user_models:linear", {"depth": 3}, "unexpected keyword argument 'depth'", "correct model.arguments"),
         ("user_models:wrong", {}, "returned a str", "return the module itself"),
         ("user_models:integers", {}, "logits is int64 [2, 10], the task's signature says float32", "architecture"),
         ("resnet", {**DIGITS, "num_channels": 1}, "cannot take images float32 [2, 3, 32, 32]", "model.arguments"),
-        ("pp_lcnet", {}, "no attribute 'logits'", "choose another model.architecture"),
-        ("dinat", {}, "natten", "correct model.arguments"),
     ],
 )
 def test_what_cannot_be_built_is_explained(

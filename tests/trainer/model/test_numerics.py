@@ -1,6 +1,5 @@
 """Numerics of a step, and the loss scale that follows torch.amp.GradScaler's rule."""
 
-import os
 import random
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import nn
 
 from trainer.model.ema import MovingAverage
-from trainer.model.numerics import CUBLAS_VARIABLE, DETERMINISTIC_VARIABLE, LossScale, fix_numerics
+from trainer.model.numerics import LossScale
 
 CPU = torch.device("cpu")
 
@@ -36,28 +35,6 @@ def test_the_loss_scale_is_that_of_grad_scaler(monkeypatch: pytest.MonkeyPatch) 
     ours.load({"scale": torch.tensor(3e38), "growth_tracker": torch.tensor(LossScale.INTERVAL - 1)})
     ours.update(torch.zeros(()))
     assert float(ours.scale) == pytest.approx(3e38)
-
-
-@pytest.mark.parametrize(
-    ("kind", "asked", "deterministic"), [("cpu", "", True), ("cuda", "", False), ("cuda", "1", True)]
-)
-def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch, kind: str, asked: str, deterministic: bool) -> None:
-    """On a CPU always, on a GPU where the environment asks for them."""
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    monkeypatch.setenv(DETERMINISTIC_VARIABLE, asked)
-    monkeypatch.setenv(CUBLAS_VARIABLE, "")
-    monkeypatch.delenv(CUBLAS_VARIABLE)
-    try:
-        torch.use_deterministic_algorithms(False)
-        torch.backends.cudnn.benchmark = True
-        fix_numerics(1, torch.device(kind))
-        assert torch.are_deterministic_algorithms_enabled() == deterministic
-        assert torch.backends.cudnn.benchmark == (asked == "")
-        assert os.environ.get(CUBLAS_VARIABLE) == (":4096:8" if asked else None)
-    finally:
-        torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
-        torch.backends.cudnn.benchmark = before[2]
 
 
 TAKEN, LEFT_OUT = torch.zeros(()), torch.ones(())

@@ -497,7 +497,7 @@ def main(folder: str, *names: str) -> None:
     if not torch.cuda.is_available():
         torch.use_deterministic_algorithms(True)
     on_one_gpu = os.environ.get("RANKS_ON_ONE_GPU") == "1"
-    with gloo_on_one_gpu() if on_one_gpu else process_group(setup_timeout_s=120) as rank:
+    with gloo_on_one_gpu() if on_one_gpu else process_group(setup_timeout_s=120, timeout_s=120) as rank:
         for name in names:
             found = SCENARIOS[name](rank)
             if rank.is_first:

@@ -1,4 +1,4 @@
-"""What ranks do together besides steps, on two real ones: wait for the first, agree on a checkpoint, time out."""
+"""What ranks do together besides steps, on two real ones: wait for the first, agree on a checkpoint, abort."""
 
 import json
 import subprocess
@@ -8,9 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from tests.trainer.one_rank import one_rank
 from trainer.parallel import process_group
 from trainer.parallel.process_group import abort_process_group
 
@@ -25,7 +27,7 @@ import torch.distributed as dist
 
 from contracts.config import CheckpointSection
 from trainer.checkpoint.manager import Schedule
-from trainer.parallel.process_group import Rank, limit_collectives, on_first_rank
+from trainer.parallel.process_group import Rank, on_first_rank
 from trainer.supervise import vote
 from trainer.supervise.stop import StopCause, StopRequest
 
@@ -34,14 +36,14 @@ rank = 1 if os.fork() == 0 else 0
 if rank:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 store = dist.FileStore(str(folder / "store"), 2)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=4))
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=3))
 found = {}
 
 # --- the first rank works for longer than a collective may take
 
 def work(alive):
     for _ in range(12):
-        time.sleep(0.5)
+        time.sleep(0.4)
         alive()
     return "the result"
 
@@ -68,12 +70,6 @@ for step in range(1, 151):
         found["stopped"] = [step, agreed.description]
         break
 
-# --- time-outs
-
-own = dist.new_group(timeout=timedelta(seconds=77))
-limit_collectives(55, besides=own)
-limits = lambda group: group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-found["limits"] = [limits(dist.group.WORLD), limits(votes._group), limits(own)]
 (folder / f"found-{rank}.json").write_text(json.dumps(found))
 dist.barrier()
 os._exit(0)
@@ -94,7 +90,13 @@ def test_ranks_wait_for_the_first_and_agree_on_checkpoints(tmp_path: Path) -> No
     assert min(gaps) > 5, "what was proposed before a checkpoint does not make another"
     assert first["stopped"] == second["stopped"]
     assert first["stopped"][0] in (141, 142) and "rank 1" in first["stopped"][1]
-    assert first["limits"] == second["limits"] == [55, 55, 77]
+
+
+def test_the_store_waits_for_set_up_and_the_group_for_a_collective() -> None:
+    with one_rank():
+        group = distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        assert distributed_c10d._get_default_store().timeout.total_seconds() == 50
+        assert group.options._timeout.total_seconds() == 60
 
 
 def test_a_group_is_aborted_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,13 +99,6 @@ def edit_program(old: str, new: str, *, file: str = "predict.py") -> Callable[[P
         pytest.param(set_value("image_size", colours.SIZE - 1), "exit code", id="image size"),
         pytest.param(edit_program("images.transpose", "images[..., ::-1].transpose", file="pixels.py"), "", id="BGR"),
         pytest.param(lambda folder: (folder / "predict.py").unlink(), "exit code 2: ", id="no program"),
-        pytest.param(
-            edit_program(
-                "    pixels, needed =", "    raise UndecodableImage('no')\n    pixels, needed =", file="pixels.py"
-            ),
-            "exit code 2: error: 00: no",
-            id="refused",
-        ),
     ],
 )
 def test_every_mutation_is_seen(export: Export, copy: Path, mutate: Callable[[Path], None], words: str) -> None:
@@ -168,7 +161,7 @@ def test_texts_of_the_source_are_asked_about(tmp_path: Path) -> None:
     export = make_export(tmp_path, "text_classification", shards, words.GRAPH_NAME)
     gate = export.judge()
     assert (gate.status, gate.figures["samples"], gate.reason) == ("passed", 40, "")
-    set_value("max_length", 8, file="text.json")(export.files.folder)
+    set_value("max_length", 8, file="preprocess.json")(export.files.folder)
     assert export.judge().status == "failed"
 
 

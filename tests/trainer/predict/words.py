@@ -62,7 +62,7 @@ def write_export(folder: Path) -> None:
         "padding": 0,
         "multiple": 8,
     }
-    (folder / "text.json").write_text(json.dumps(settings))
+    (folder / "preprocess.json").write_text(json.dumps(settings))
     (folder / "labels.json").write_text(json.dumps(CLASSES))
     (folder / "tokenizer.json").write_text(make_tokenizer().to_str())
     write_program(folder, "texts")

@@ -44,10 +44,6 @@ class KinetoWriter:
         """Add an operator of torch."""
         return self._add("cpu_op", name, start, end, thread, **arguments)
 
-    def gloo(self, start: float, end: float) -> Self:
-        """Add an exchange of gloo, on a thread of its own."""
-        return self._add("user_annotation", "gloo:all_reduce", start, end, 300)
-
     def write(self, path: Path) -> Path:
         """Write the trace, gzipped if its name says so; return its path."""
         document: dict[str, Any] = {"schemaVersion": 1, "traceEvents": self.events}

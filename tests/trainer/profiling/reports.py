@@ -42,7 +42,7 @@ def gpu_points() -> list[ProfilePoint]:
         )
     failed = ProfilePoint(slot_size=256, slots_per_rank=2, num_workers=4, outcome="out of memory")
     points.append(failed.model_copy(update={"reason": "CUDA out of memory. Tried to allocate 2.00 GiB"}))
-    hung = failed.model_copy(update={"num_workers": 8, "outcome": "hung", "reason": "no answer within 120 s"})
+    hung = failed.model_copy(update={"num_workers": 8, "outcome": "timeout", "reason": "took longer than 120 s"})
     return [*points, hung]
 
 

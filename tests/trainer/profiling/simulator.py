@@ -193,8 +193,8 @@ class Simulator:
             failed = Failed("out of memory", f"tried to allocate {self.bytes_of(slot_size)} bytes of {limit}")
         if failed is not None:
             hanging_s = min(self.timeout_s, max(0.1, self.budget_s - self.clock))
-            self._pass(hanging_s if failed.outcome == "hung" else START_S + FAILING_S)
-            if failed.outcome in ("crashed", "hung"):
+            self._pass(hanging_s if failed.outcome == "timeout" else START_S + FAILING_S)
+            if failed.outcome in ("crashed", "timeout"):
                 # Processes that are started again import torch again.
                 self._pass(2.0)
         return failed

@@ -8,17 +8,15 @@ import pytest
 from torch import nn
 
 from contracts.artifacts import Settings
-from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from tests.conftest import small_config
 from tests.trainer.launch.machines import make_assignment
 from tests.trainer.one_rank import one_rank
-from trainer.model.freeze import find_frozen, freeze
 from trainer.parallel.process_group import Rank
 from trainer.profiling.runner import Command
 from trainer.profiling.search import ComputeTime, Failed, JointRate
-from trainer.profiling.worker import Worker, has_batch_norm, has_layout, merge_answers
+from trainer.profiling.worker import Worker, has_batch_norm, merge_answers
 
 Make = Callable[..., Worker]
 
@@ -47,9 +45,8 @@ def test_a_sleeping_loader_is_told_from_a_slow_step(make: Make) -> None:
     bench, settings = worker.bench, Settings(slot_size=4, slots_per_rank=4, num_workers=0)
     assert all(20 < rate < 50 for rate in bench.load(settings).windows)
     assert max(bench.load(settings.model_copy(update={"num_workers": 2})).windows) > 52
-    steps = bench.compute(4)
-    # Without the loader, and the whole step is longer than a slot of it.
-    assert steps.last_slot_s < 0.08 and steps.slot_s < 0.08
+    # Without the loader, which takes 320 ms for as many.
+    assert bench.compute(16).last_slot_s < 0.3
     joint = bench.window(settings)
     assert len(joint.windows) == 1 and 10 < joint.windows[0] < 50 and joint.data_time_fraction > 0.5
 
@@ -85,28 +82,9 @@ def network(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sequential(norm), nn.Flatten()).train()
 
 
-def frozen(pattern: str = "1.*") -> nn.Module:
-    made = network(nn.BatchNorm2d(4))
-    freeze(made, find_frozen(made, [pattern]))
-    return made.train()
-
-
 def test_batch_norm_counts_where_it_trains() -> None:
     assert has_batch_norm(network(nn.BatchNorm2d(4))) and not has_batch_norm(network(nn.GroupNorm(2, 4)))
-    assert not has_batch_norm(frozen()) and not has_batch_norm(network(nn.BatchNorm2d(4)).eval())
-    # Its bias learns: its statistics do too.
-    assert has_batch_norm(frozen("*.weight"))
-
-
-def test_a_layout_is_chosen_for_images_or_for_weights_of_convolutions() -> None:
-    def takes(*shape: int) -> Signature:
-        outputs = {"logits": OutputSpec(dtype="float32", shape=["batch", 2])}
-        return Signature(inputs={"x": TensorSpec(dtype="float32", shape=["batch", *shape])}, outputs=outputs)
-
-    assert has_layout(nn.Linear(4, 2), takes(3, 8, 8))
-    assert has_layout(nn.Conv2d(1, 2, 1), takes(4))
-    assert not has_layout(nn.Linear(4, 2), takes(4))
-    assert not has_layout(nn.Conv1d(1, 2, 1), takes(1, 4))
+    assert not has_batch_norm(network(nn.BatchNorm2d(4)).eval())
 
 
 @pytest.mark.parametrize(("slot_size", "batch", "nodes"), [(3, 16, 1), ("auto", 69, 3)])

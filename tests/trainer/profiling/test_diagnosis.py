@@ -62,7 +62,7 @@ def test_data_time() -> None:
     idle = gpu_summary(gpu_busy_fraction=0.5, breakdown_s={"kernels": 0.05, "loader": 0.04, "other": 0.01})
     finding = only(findings(idle), "R1")
     assert finding.time_share == pytest.approx(0.4)
-    assert "loader alone: at most 1200 samples/s per rank, with 4 workers" in finding.evidence
+    assert "loader alone: at most 1200 samples/s per rank, workers: 4" in finding.evidence
     # A host that waits while the GPU computes loses nothing.
     assert findings(gpu_summary(), data_time_fraction=0.6) == []
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from contracts.machines import ACCELERATORS, LEAST_FOR_CUDA_13, Accelerator
+from trainer.export.runtime import GPUS
 from trainer.profiling.flops import Precision, count_flops, peak_flops
 
 
@@ -35,7 +37,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
     "linear": (partial(nn.Linear, 8, 4), (3, 8), 2 * (2 * 3 * 8 * 4)),
     "convolution": (partial(nn.Conv2d, 32, 32, 3, padding=1), (2, 32, 8, 8), 2 * PLAIN),
     "depthwise": (partial(nn.Conv2d, 32, 32, 3, padding=1, groups=32), (2, 32, 8, 8), 2 * PLAIN / 32),
-    "transposed": (partial(nn.ConvTranspose2d, 32, 16, 3, groups=4), (2, 32, 8, 8), 2 * (2 * 2 * 64 * 32 * 4 * 9)),
 }
 
 
@@ -69,29 +70,38 @@ def test_what_is_frozen_is_counted_as_far_as_it_is_computed() -> None:
     assert count_flops(build, [torch.zeros(4, 8)], dict.fromkeys(whole, False)) == 3 * one
 
 
-def test_what_cannot_be_counted_is_not_measured() -> None:
-    """Recurrent layers, and what does not run."""
-    assert count_flops(lambda: nn.LSTM(8, 16), [torch.zeros(5, 2, 8)], {}) is None
-    assert count_flops(partial(nn.Linear, 8, 4), [torch.zeros(3, 9)], {}) is None
-
-
-def test_counting_draws_no_random_number() -> None:
-    before = torch.get_rng_state()
-    assert count_flops(partial(needs_values, partial(nn.Linear, 8, 4)), [torch.zeros(3, 8)], {})
-    assert torch.equal(before, torch.get_rng_state())
-
-
 @pytest.mark.parametrize(
     ("name", "precision", "tera"),
     [
         ("Tesla T4", "fp16", 65),
-        ("Tesla V100-SXM2-16GB", "tf32", 15.7),
-        ("NVIDIA L4", "bf16", 121),
         ("NVIDIA A100-SXM4-80GB", "tf32", 156),
-        ("NVIDIA H100 80GB HBM3", "bf16", 989.5),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
         ("NVIDIA GeForce RTX 3090", "fp32", None),
     ],
 )
 def test_peaks_are_dense_or_unknown(name: str | None, precision: Precision, tera: float | None) -> None:
     assert peak_flops(name, precision) == (None if tera is None else pytest.approx(tera * 1e12))
+
+
+# Names by the driver of the kinds that contracts/machines.py knows; no data sheet gives the peak of the last one.
+DRIVER_NAMES = {
+    "NVIDIA_TESLA_T4": "Tesla T4",
+    "NVIDIA_TESLA_V100": "Tesla V100-SXM2-16GB",
+    "NVIDIA_L4": "NVIDIA L4",
+    "NVIDIA_TESLA_A100": "NVIDIA A100-SXM4-40GB",
+    "NVIDIA_A100_80GB": "NVIDIA A100-SXM4-80GB",
+    "NVIDIA_H100_80GB": "NVIDIA H100 80GB HBM3",
+    "NVIDIA_H100_MEGA_80GB": "NVIDIA H100 80GB HBM3",
+    "NVIDIA_H200_141GB": "NVIDIA H200",
+    "NVIDIA_B200": "NVIDIA B200",
+    "NVIDIA_RTX_PRO_6000": None,
+}
+
+
+@pytest.mark.parametrize("kind", ACCELERATORS.values(), ids=lambda kind: kind.name)
+def test_every_gpu_of_a_machine_type_is_known_to_the_export_and_has_a_peak(kind: Accelerator) -> None:
+    driver_name = DRIVER_NAMES[kind.name]
+    assert driver_name is None or peak_flops(driver_name, "fp16")
+    if kind.capability_x10 >= LEAST_FOR_CUDA_13:
+        name = kind.short.lower().replace(" ", "-")
+        assert any(name.startswith(known) for known in GPUS[kind.capability])

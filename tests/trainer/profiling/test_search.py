@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from tests.trainer.profiling.simulator import Failing, Machine, Simulator, a_space
-from trainer.profiling.search import Failed, Result, Space, make_space, search
+from trainer.profiling.search import ROUNDS, Failed, Result, Space, make_space, search
 
 QUIET = Machine(noise=0.0, drift=0.0, hiccups=0.0)
 
@@ -41,11 +42,10 @@ def efficiency(result: Result, simulator: Simulator) -> float:
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outcome", ["failed", "crashed"])
-def test_steps_that_fail_at_one_size_exclude_that_size_alone(outcome: str) -> None:
-    result, simulator = run(fails(outcome, lambda name, size, workers: name == "compute" and size == 64))
+def test_steps_that_fail_at_one_size_exclude_that_size_alone() -> None:
+    result, simulator = run(fails("failed", lambda name, size, workers: name == "compute" and size == 64))
     assert efficiency(result, simulator) > 0.96 and result.choice.slot_size > 64
-    assert [point.outcome for point in result.compute if point.slot_size == 64] == [outcome]
+    assert [point.outcome for point in result.compute if point.slot_size == 64] == ["failed"]
 
 
 def test_where_all_steps_fail_training_has_its_defaults_and_the_reason() -> None:
@@ -57,19 +57,19 @@ def test_where_all_steps_fail_training_has_its_defaults_and_the_reason() -> None
 
 
 def test_a_hanging_loader_leaves_what_works_without_workers() -> None:
-    result, simulator = run(fails("hung", lambda name, size, workers: workers > 0))
+    result, simulator = run(fails("timeout", lambda name, size, workers: workers > 0))
     assert result.choice.measured and result.choice.num_workers == 0
     # One hang says enough.
     assert simulator.calls.count("load 1") == 1 and "load 2" not in simulator.calls
     on_gpu = a_space(on_gpu=True, profile={"num_workers": "auto"})
     assert on_gpu.default.num_workers == 3
-    result, _ = run(fails("hung", lambda name, size, workers: workers > 0), space=on_gpu)
+    result, _ = run(fails("timeout", lambda name, size, workers: workers > 0), space=on_gpu)
     assert result.choice.measured and result.choice.num_workers == 0, "not the default, which hangs"
 
 
 def test_a_hang_that_takes_the_budget_leaves_the_defaults_and_the_reason() -> None:
-    result, _ = run(fails("hung", lambda name, size, workers: name == "load"), budget_s=60)
-    assert not result.choice.measured and "load" in result.warnings[0] and "hung" in result.choice.reason
+    result, _ = run(fails("timeout", lambda name, size, workers: name == "load"), budget_s=60)
+    assert not result.choice.measured and "load" in result.warnings[0] and "timeout" in result.choice.reason
 
 
 @pytest.mark.parametrize("name", ["compute", "run"])
@@ -84,6 +84,22 @@ def test_out_of_memory_excludes_that_size_and_larger_ones(name: str) -> None:
 def test_memory_that_no_size_fits_into_is_an_error() -> None:
     with pytest.raises(ConfigError, match="out of memory"):
         run(fails("out of memory", lambda name, size, workers: name != "load"))
+
+
+def test_a_default_that_crashes_in_a_later_turn_leaves_the_windows_of_earlier_turns() -> None:
+    space, turns = a_space(), itertools.count()
+    default = (space.default.slot_size, space.default.num_workers)
+
+    def crash(name: str, size: int, workers: int) -> Failed | None:
+        is_later = (name, size, workers) == ("run", *default) and next(turns) >= ROUNDS
+        return Failed("crashed", "planted") if is_later else None
+
+    whole, _ = run(space=space)
+    result, simulator = run(crash, space=space)
+    first, second = [call for call in simulator.calls if call.startswith("run")][:2]
+    windows = {f"{point.slot_size}/{point.num_workers}": point.windows for point in result.points}
+    assert all(windows[each] >= ROUNDS * (1 + (each in second)) for each in first.split()[2:])
+    assert result.choice.settings() == whole.choice.settings() and result.choice.measured
 
 
 # --- budget and auto -------------------------------------------------------------------------------------------------
@@ -139,13 +155,6 @@ def test_what_is_not_faster_than_the_default_is_not_chosen() -> None:
     result, simulator = run(machine=machine)
     assert result.choice.settings() == simulator.space.default and result.choice.measured
     assert "the default, which none beats by more than 3%" in result.choice.reason
-
-
-def test_pinned_settings_are_measured_once_and_taken() -> None:
-    result, simulator = run(space=a_space(parallel={"slot_size": 64}, data={"num_workers": 1}))
-    assert (result.choice.slot_size, result.choice.num_workers) == (64, 1) and len(result.points) == 1
-    assert "the only one measured" in result.choice.reason
-    assert simulator.calls == ["compute 64", "load 1", "run 64/1"]
 
 
 # --- the space -------------------------------------------------------------------------------------------------------

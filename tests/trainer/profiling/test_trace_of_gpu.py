@@ -45,10 +45,6 @@ TRACES: dict[str, tuple[KinetoWriter, Truth]] = {
         two_steps().kernel(0, 100).loader(50, 200).kernel(260, 800).loader(600, 700).kernel(800, 1000),
         Truth(busy=0.84, loader=0.10, other=0.06),
     ),
-    "an exchange hidden behind computing": (
-        two_steps().kernel(0, 1000).exchange(200, 500),
-        Truth(busy=1.0),
-    ),
     "an exchange of which half is exposed": (
         two_steps().kernel(0, 400).exchange(300, 500).kernel(500, 1000),
         Truth(busy=1.0, exchange=0.1),
@@ -61,11 +57,6 @@ TRACES: dict[str, tuple[KinetoWriter, Truth]] = {
     "kernels of another GPU": (
         two_steps().kernel(100, 500).kernel(500, 900).kernel(0, 300, device=1),
         Truth(busy=0.8, other=0.2),
-    ),
-    "what lies outside of the steps": (
-        # Begun before the first step, and cut by it; the loader's share outside is cut as well.
-        two_steps().kernel(-200, 100).kernel(100, 600).loader(-50, 50).loader(700, 1200).kernel(950, 1000),
-        Truth(busy=0.65, loader=0.25, other=0.1),
     ),
     "small kernels between gaps, on three streams": (
         # Every 100: 40 on the first stream, 40 from 20 on on the second, 10 on the third within both: 60.
@@ -111,28 +102,3 @@ def test_shares_of_kernels_and_copies(tmp_path: Path) -> None:
     (row,) = [row for row in summary.operators if row.name == "aten::copy_"]
     assert row.device_s == pytest.approx(100e-6)
     assert summary.kernels[0].total_s == pytest.approx(400e-6)
-
-
-def test_constructed_traces_of_a_cpu(tmp_path: Path) -> None:
-    """Exchange counts where no operator computes; what is nested, or on two threads, counts once."""
-    trace = KinetoWriter(gpu=None).step(0, 500).step(500, 1000)
-    for start in (0, 500):
-        trace.loader(start, start + 50)
-        trace.operator("aten::conv2d", start + 50, start + 250)
-        trace.operator("aten::convolution", start + 60, start + 240)
-        name = "autograd::engine::evaluate_function: ConvolutionBackward0"
-        trace.operator(name, start + 250, start + 400, thread=200)
-        # 100 beside the backward pass, 50 behind it.
-        trace.gloo(start + 300, start + 450)
-    summary = summarise(trace.write(tmp_path / "trace.json.gz"))
-    assert summary.breakdown_s == pytest.approx(
-        {
-            "loader": 50e-6,
-            "forward": 0.0,
-            "backward": 150e-6,
-            "optimizer": 0.0,
-            "communication": 50e-6,
-            "other": 250e-6,
-        }
-    )
-    assert summary.exchanges_s == pytest.approx((50e-6, 50e-6))

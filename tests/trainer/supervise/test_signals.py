@@ -16,7 +16,8 @@ from contracts.events import ERROR_NAME
 from contracts.goodput import account
 from tests.conftest import small_config
 from tests.own_code.slowly import FOLDER_VARIABLE
-from tests.trainer.test_task import command, descendants, events, last_checkpoint, logs, wait_for_step
+from tests.trainer.launch.machines import descendants
+from tests.trainer.test_task import command, events, last_checkpoint, logs, wait_for_step
 
 # Steps of 0.1 s, of which the loader processes prepare 64 ahead: one that sleeps is not waited for at once.
 SLOW = {"architecture": "slowly:SlowNetwork", "arguments": {"seconds": 0.05}}

@@ -1,6 +1,5 @@
 """A rank that hangs is found: its section and its stacks."""
 
-import os
 import re
 import signal
 import subprocess
@@ -96,25 +95,3 @@ def test_a_full_disk_neither_ends_a_rank_nor_keeps_it_from_ending(start: Start, 
     _, printed = hangs.communicate(timeout=60)
     assert hangs.returncode == 75, printed
     assert re.search(r"rank 0 was in section data for \d\.\d s", printed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["stopped", "asleep"])
-def test_training_goes_on_after_a_rank_that_hangs(small_shards: str, tmp_path: Path, how: str) -> None:
-    from tests.trainer.supervise.test_signals import Job, slow_config
-
-    limits = {"hang_timeout_s": 10}
-    job = Job(tmp_path, small_shards, slow_config(data={"prefetch_factor": 1}, train={"epochs": 12}, resources=limits))
-    job.wait_for_step(5)
-    if how == "stopped":
-        os.kill(job.ranks[1], signal.SIGSTOP)
-    else:
-        job.put_a_loader_to_sleep()
-    assert job.end() == 0
-    hangs = job.told("hang")
-    assert hangs
-    if how == "asleep":
-        assert "data" in {hang["section"] for hang in hangs}
-    stacks = tmp_path / "attempts" / "a" / f"{hangs[0]['rank']}.stacks.txt"
-    assert "trainer/train.py" in stacks.read_text()
-    assert len(job.told("resume")) == 2

@@ -1,4 +1,4 @@
-"""Drawn logits and labels, the tool's tasks for them, and their evaluations (cases of splits.py)."""
+"""Drawn logits and labels, the tool's tasks for them, and their evaluations; cases of splits.py and weighted.py too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.config import RunConfig
+from tests.trainer.tasks import splits, weighted
 from tests.trainer.tasks.for_tests import planned_manifest
 from tests.trainer.tasks.splits import evaluate_batches, evaluate_tensors
 from trainer.evaluate import EVALUATION_BATCH
@@ -89,8 +90,11 @@ def evaluate_split(task: Task, logits: torch.Tensor, labels: torch.Tensor) -> di
 
 
 CASES: dict[str, Callable[[], dict[str, Any] | None]] = {
+    **splits.CASES,
     "classes": lambda: evaluate_split(class_task(counts=[1, 5, 3, 3]), *class_split()),
     "two classes": lambda: evaluate_split(class_task(2), *class_split(classes=2)),
     "one batch": lambda: evaluate_split(class_task(), *class_split(ONE_BATCH)),
     "labels": lambda: evaluate_split(labels_task(), *label_split()),
+    # Last: they ask for deterministic algorithms.
+    **weighted.CASES,
 }

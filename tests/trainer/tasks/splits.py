@@ -1,11 +1,12 @@
-"""Evaluations by one, two and three ranks: `python -m tests.trainer.tasks.splits FOLDER MODULE`.
+"""Evaluations by one, two and three ranks: `python -m tests.trainer.tasks.splits FOLDER`.
 
 Ranks are forks of this process, which has imported what they need. The first saves the result of each case as
-FOLDER/RANKS/CASE.pt. Cases are CASES of the module.
+FOLDER/RANKS/CASE.pt. Cases are those of drawn_splits.py.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import os
 import subprocess
@@ -33,6 +34,8 @@ from trainer.tasks.task import Batch, Columns, Loss, Mode, Task
 
 CLASSES = 4
 RANKS = (1, 2, 3)
+# It imports this module.
+ALL_CASES = "tests.trainer.tasks.drawn_splits"
 # Three batches, the last one short: of two ranks the second has one of them. One batch: other ranks have no sample.
 SAMPLES = {"three batches": 2 * EVALUATION_BATCH + 7, "one batch": 5}
 
@@ -142,13 +145,26 @@ def evaluate_split(samples: int) -> dict[str, Any] | None:
     return evaluate_tensors(Made(), {"given": logits, "label": labels})
 
 
-CASES = {name: (lambda samples=samples: evaluate_split(samples)) for name, samples in SAMPLES.items()}
+CASES = {f"own, {name}": (lambda samples=samples: evaluate_split(samples)) for name, samples in SAMPLES.items()}
 
 
-def results_by_ranks(module: str, folder: Path) -> dict[int, dict[str, Any]]:
-    """Run the cases of a module; return the first rank's result of each, by the number of ranks."""
+def results_by_ranks(folder: Path) -> dict[int, dict[str, Any]]:
+    """Run all cases, once for all workers of pytest; return the first rank's result of each, by number of ranks."""
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            folder.mkdir()
+            run_all(folder)
+    cases = importlib.import_module(ALL_CASES).CASES
+    return {
+        ranks: {case: torch.load(folder / f"{ranks}/{case}.pt", weights_only=False) for case in cases}
+        for ranks in RANKS
+    }
+
+
+def run_all(folder: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.trainer.tasks.splits", folder, module],
+        [sys.executable, "-m", "tests.trainer.tasks.splits", folder],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -156,11 +172,6 @@ def results_by_ranks(module: str, folder: Path) -> dict[int, dict[str, Any]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    cases = importlib.import_module(module).CASES
-    return {
-        ranks: {case: torch.load(folder / f"{ranks}/{case}.pt", weights_only=False) for case in cases}
-        for ranks in RANKS
-    }
 
 
 def be_rank(folder: Path, rank: int, ranks: int, cases: Mapping[str, Callable[[], Any]]) -> None:
@@ -178,7 +189,7 @@ def main() -> int:
     """Run all ranks, one world after another; return how many of them have failed."""
     import torchmetrics.classification  # noqa: F401 - by each of the forks it would take as long
 
-    cases = importlib.import_module(sys.argv[2]).CASES
+    cases = importlib.import_module(ALL_CASES).CASES
     failed = 0
     for ranks in RANKS:
         folder = Path(sys.argv[1]) / str(ranks)

@@ -23,12 +23,9 @@ from tests.trainer.tasks.for_tests import image_task, planned_manifest
 from trainer.data.loader import make_loader, read_slots
 from trainer.data.randomness import generator_of
 from trainer.tasks.image_transforms import (
-    Box,
     TrainTransform,
-    choose_reduction,
     load_transform,
     normalise,
-    random_box,
 )
 from trainer.tasks.task import Mode
 
@@ -49,8 +46,8 @@ def decode_whole(transform: TrainTransform, content: bytes, random: np.random.Ge
         return transform.decode(content, random)
 
 
-@pytest.mark.parametrize(("height", "width"), [(400, 300), (33, 40)])
-def test_a_reduction_divides_the_sides_and_rounds_up(height: int, width: int) -> None:
+def test_a_reduction_divides_the_sides_and_rounds_up() -> None:
+    height, width = 33, 40
     content = encode(photograph(height, width), "JPEG")
     assert reducible_size(content) == (height, width)
     whole = decode_rgb(content)
@@ -61,13 +58,6 @@ def test_a_reduction_divides_the_sides_and_rounds_up(height: int, width: int) ->
         rows, columns = height // reduction, width // reduction
         blocks = whole[: rows * reduction, : columns * reduction].reshape(rows, reduction, columns, reduction, 3)
         assert np.abs(small[:rows, :columns] - blocks.mean((1, 3))).mean() < 6
-
-
-def test_the_smallest_scale_that_is_big_enough_is_taken() -> None:
-    assert [choose_reduction((0, 0, side, 2 * side), 32) for side in (31, 32, 63, 64, 127, 128, 255, 256, 5000)] == [
-        *(1, 1, 1, 2, 2, 4, 4, 8, 8)
-    ]
-    assert choose_reduction((0, 0, 5000, 63), 32) == 1
 
 
 @pytest.mark.parametrize("crop", ["center", "random_resized"])
@@ -83,7 +73,7 @@ def test_scaled_decoding_gives_nearly_the_pixels_of_the_whole_image(crop: str, m
     monkeypatch.setattr(module, "decode_rgb", decode)
     transform = transform_of(crop)
     differences = []
-    for number in range(12):
+    for number in range(6):
         content = encode(photograph(300, 420, seed=number), "JPEG", quality=90)
         used.clear()
         one = transform.decode(content, generator_of(number))
@@ -98,18 +88,12 @@ def test_scaled_decoding_gives_nearly_the_pixels_of_the_whole_image(crop: str, m
     assert np.mean(differences) > 0  # some were reduced
 
 
-@pytest.mark.parametrize(("size", "box"), [((10, 1000), (0, 493, 10, 13)), ((1000, 10), (493, 0, 13, 10))])
-def test_an_image_too_long_for_any_box_gives_its_centre(size: tuple[int, int], box: Box) -> None:
-    """As torchvision's: with the aspect ratio that is nearest."""
-    assert random_box(*size, generator_of(1)) == box
-
-
 def test_damage_is_refused_the_same_way_at_every_scale() -> None:
     content = encode(photograph(400, 400), "JPEG", quality=90)
     random = np.random.default_rng(0)
     transform = transform_of("center")
     refused = 0
-    for number in range(60):
+    for number in range(32):
         damaged = bytearray(content)
         if number % 4 == 0:
             damaged = damaged[: int(random.integers(20, len(damaged) - 2))]
@@ -124,34 +108,7 @@ def test_damage_is_refused_the_same_way_at_every_scale() -> None:
                 outcomes.append(str(error))
         assert bool(outcomes[0]) == bool(outcomes[1]), outcomes
         refused += bool(outcomes[0])
-    assert refused >= 15
-
-
-def test_other_formats_and_modes_are_decoded_whole() -> None:
-    picture = photograph(200, 260)
-    values = np.asarray(picture.convert("L")).astype(np.uint16) * 257
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    files = {
-        "grey": encode(picture.convert("L"), "JPEG"),
-        "cmyk": encode(picture.convert("CMYK"), "JPEG"),
-        "sixteen bits": encode(Image.fromarray(values), "PNG"),
-        "palette": encode(picture.quantize(64), "PNG"),
-        "turned": encode(picture, "JPEG", exif=exif),
-        "webp": encode(picture, "WEBP"),
-    }
-    transform = transform_of("center", 48)
-    for name, content in files.items():
-        one, other = transform.decode(content, None), decode_whole(transform, content)
-        assert one.shape == (48, 48, 3)
-        if name in ("grey", "turned"):
-            assert reducible_size(content) == (200, 260)
-            assert 0 < np.abs(one.astype(int) - other).mean() < 4, name
-        else:
-            assert reducible_size(content) is None
-            assert np.array_equal(one, other), name
-        if name in ("grey", "sixteen bits"):
-            assert (one[..., 0] == one[..., 1]).all()
+    assert refused >= 8
 
 
 def test_normalisation_gives_the_bits_of_numpy() -> None:
@@ -163,9 +120,8 @@ def test_normalisation_gives_the_bits_of_numpy() -> None:
     assert np.array_equal(found.numpy(), expected.transpose(0, 3, 1, 2))
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_images_above_the_limit_of_their_shards_are_refused(form: str) -> None:
-    sample, most = {"image": encode(photograph(40, 30), form), "label": 0}, 1199
+def test_images_above_the_limit_of_their_shards_are_refused() -> None:
+    sample, most = {"image": encode(photograph(40, 30), "JPEG"), "label": 0}, 1199
     for limit in (most, most + 1):
         prepared = Prepared(background=None, convert=[], resize=None, jpeg_quality=90, max_pixels=limit, changed={})
         task = image_task(planned_manifest(2, prepared=prepared), DataSection(image_size=16))

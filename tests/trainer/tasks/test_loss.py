@@ -10,7 +10,6 @@ from contracts.config import RunConfig, TrainSection
 from contracts.errors import ConfigError, DataError
 from tests.trainer.one_rank import one_rank
 from tests.trainer.tasks import weighted
-from tests.trainer.tasks.splits import results_by_ranks
 from tests.trainer.tasks.weighted import SLOT, Case, Tagged
 from trainer.checkpoint.loading import require_optimizer_state
 from trainer.data.cursor import SlotRequest
@@ -26,16 +25,13 @@ from trainer.tasks.on_device import Denominator, checked_loss
 CONFIG = RunConfig.model_validate({"task": {"name": "mine:Task"}, "train": {"global_batch_size": 48}})
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
-    return results_by_ranks("tests.trainer.tasks.weighted", tmp_path_factory.mktemp("weighted"))
-
-
 @pytest.mark.parametrize(("number", "case"), list(enumerate(weighted.cases())), ids=str)
-def test_gradients_are_those_of_the_whole_batch(results: dict[int, dict[str, Any]], number: int, case: Case) -> None:
+def test_gradients_are_those_of_the_whole_batch(
+    evaluations: dict[int, dict[str, Any]], number: int, case: Case
+) -> None:
     expected, limit = weighted.plain(case), 1e-12 if case.dtype == torch.float64 else 1e-5
     assert len(set(expected["counts"])) == 2
-    for by_case in results.values():
+    for by_case in evaluations.values():
         result = by_case[str(number)]
         assert result["counts"] == expected["counts"], "counted over all ranks"
         # Momentum and Adam's averages are sums of gradients.
@@ -100,7 +96,7 @@ def test_a_count_of_samples_divides_slots_by_the_global_batch() -> None:
             denominator.add(count, slot(4))
 
 
-@pytest.mark.parametrize(("of_example", "constant"), [(torch.tensor(20), 256), (20, 256), (torch.tensor(4), 64)])
+@pytest.mark.parametrize(("of_example", "constant"), [(20, 256), (torch.tensor(4), 64)])
 def test_any_other_count_is_summed_and_corrected(of_example: torch.Tensor | int, constant: int) -> None:
     """A tensor even where it is the number of samples: nobody waits for the device to see it."""
     denominator = decided(of_example)
@@ -118,9 +114,7 @@ def test_any_other_count_is_summed_and_corrected(of_example: torch.Tensor | int,
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
-        (torch.zeros(()), r"float32 \[\]"),
         ((torch.zeros(()), 3.0), "a float"),
-        ((torch.zeros(()), torch.tensor([3])), r"int64 \[1\]"),
         ((torch.zeros(4), 4), r"float32 \[4\]"),
     ],
 )

@@ -28,7 +28,7 @@ def test_messages_end_in_an_engine_and_answers(tmp_path: Path) -> None:
     source, root = tmp_path / "raw", tmp_path / "runs"
     subprocess.run([sys.executable, REPOSITORY / "examples" / "texts.py", source], check=True, timeout=60)
     table = source / "messages.csv"
-    done = shardline("run", CONFIG, f"run.root={root}", f"sharding.source={table}", timeout=500)
+    done = shardline("run", CONFIG, f"run.root={root}", f"sharding.source={table}", "profile=off", timeout=500)
     assert done.returncode == 0, done.stderr
     assert "tokens/s" in done.stderr + done.stdout
     (evaluation,) = root.glob("*/train/*/checkpoints/*/evaluation.json")

@@ -1,9 +1,8 @@
 """What an export leaves is loaded by plain transformers, and by a training."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,41 +20,23 @@ from trainer.weights.save import save_weights
 from trainer.weights.source import WEIGHTS_NAME, find_source
 from trainer.weights.start import StartWeights, start_from
 
-# Nothing of this project: what a colleague has.
-PLAIN = """
-import sys, torch
-from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSequenceClassification
-for folder in sys.argv[1:]:
-    is_text = AutoConfig.from_pretrained(folder, local_files_only=True).model_type == "bert"
-    kind = AutoModelForSequenceClassification if is_text else AutoModelForImageClassification
-    model = kind.from_pretrained(folder, local_files_only=True).eval()
-    torch.manual_seed(5)
-    inputs = torch.arange(5, 21).repeat(2, 1) if is_text else torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        logits = model(inputs).logits
-    torch.save({"logits": logits, "labels": [model.config.id2label[row] for row in range(3)]}, folder + "/found.pt")
-"""
-
 
 def test_plain_transformers_computes_the_same_logits(tmp_path: Path) -> None:
+    from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
+
     section = ModelSection(architecture="bert", arguments=BERT)
-    torch.manual_seed(3)
     bert = text.build_network(section, num_classes=3, vocabulary=30, padding=0, max_length=16).eval()
-    networks = {**{name: network(name, seed=3) for name in ARCHITECTURES}, "bert": bert}
-    for name, ours in networks.items():
+    tokens, images = torch.arange(5, 21).repeat(2, 1), torch.randn(2, 3, SIZE, SIZE)
+    for name, ours in {**{name: network(name, seed=3) for name in ARCHITECTURES}, "bert": bert}.items():
         (tmp_path / name).mkdir()
         save_weights(ours, CLASSES, tmp_path / name)
-    folders = [str(tmp_path / name) for name in networks]
-    subprocess.run([sys.executable, "-c", PLAIN, *folders], check=True, cwd=tmp_path, timeout=120)
-    tokens = torch.arange(5, 21).repeat(2, 1)
-    torch.manual_seed(5)
-    images = torch.randn(2, 3, SIZE, SIZE)
-    for name, ours in networks.items():
-        loaded = torch.load(tmp_path / name / "found.pt", weights_only=True)
+        kind: Any = AutoModelForSequenceClassification if name == "bert" else AutoModelForImageClassification
+        theirs = kind.from_pretrained(tmp_path / name, local_files_only=True).eval()
         with torch.no_grad():
             logits = ours(tokens, torch.ones_like(tokens)) if name == "bert" else ours(images)
-        torch.testing.assert_close(loaded["logits"], logits, rtol=0, atol=1e-6)
-        assert tuple(loaded["labels"]) == CLASSES
+            found = theirs(tokens if name == "bert" else images).logits
+        torch.testing.assert_close(found, logits, rtol=0, atol=1e-6)
+        assert tuple(theirs.config.id2label[row] for row in range(3)) == CLASSES
 
 
 @pytest.mark.parametrize("has_config", [True, False])

@@ -5,7 +5,6 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +13,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 from contracts import storage
-from contracts.artifacts.signature import OutputSpec
 from contracts.config import ModelSection, RunConfig
 from contracts.errors import ModelError, UserError
 from rehearsal.gcs import BucketServer
 from tests.trainer.tasks.for_tests import image_network, image_task, planned_manifest
 from trainer.tasks.image import build_network
 from trainer.weights.source import find_source, with_saved_arguments
-from trainer.weights.start import StartWeights, head_tensors, head_width, start_from, take_tensors
+from trainer.weights.start import StartWeights, head_tensors, start_from, take_tensors
 from trainer.weights.tensors import read_tensors
 
 SIZE = 32
@@ -108,13 +106,8 @@ def test_arguments_are_those_of_the_folder_where_none_are_given(tmp_path: Path) 
         name: tensor.shape for name, tensor in theirs.state_dict().items() if "classifier" not in name
     }
     assert start(ours, folder).matched_fraction == 1.0
-    for other in (
-        {"model": {"architecture": "regnet", "weights": str(folder)}},
-        {"model": {"architecture": architecture, "weights": str(folder), "arguments": {"hidden_act": "relu"}}},
-        {"model": {"architecture": "my:network", "weights": str(folder)}},
-        {"model": {"architecture": architecture, "weights": "previous"}},
-    ):
-        given = RunConfig.model_validate(other)
+    for other in ({"architecture": "regnet"}, {"architecture": architecture, "arguments": {"hidden_act": "relu"}}):
+        given = RunConfig.model_validate({"model": {**other, "weights": str(folder)}})
         assert with_saved_arguments(given, find_source(storage.normalise(folder)).config) == given
 
 
@@ -172,8 +165,7 @@ def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path: Path) -> None
     assert not trap.exists()
 
 
-@pytest.mark.parametrize("kept", [0, 0.7])
-def test_a_file_that_is_cut_short_is_refused(kept: float, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     state = {"a": torch.zeros(40), "b": torch.ones(3)}
     paths = [tmp_path / name for name in ("weights.safetensors", "weights.pt", "old.pt")]
     save_file(state, paths[0])
@@ -181,7 +173,7 @@ def test_a_file_that_is_cut_short_is_refused(kept: float, tmp_path: Path) -> Non
     torch.save(state, paths[2], _use_new_zipfile_serialization=False)
     for path in paths:
         content = path.read_bytes()
-        path.write_bytes(content[: int(kept * len(content))])
+        path.write_bytes(content[: len(content) * 2 // 3])
         with pytest.raises(ModelError, match=r"model\.weights") as failure:
             start(nn.Linear(1, 1), path)
         assert failure.value.exit_code == 2
@@ -189,9 +181,8 @@ def test_a_file_that_is_cut_short_is_refused(kept: float, tmp_path: Path) -> Non
 
 def test_weights_of_another_network_are_refused_with_what_to_set(tmp_path: Path) -> None:
     folder, _ = saved_folder(tmp_path / "saved", "vit")
-    with pytest.raises(ModelError) as failure:
+    with pytest.raises(ModelError, match=r"has 0\.00 of the network's elements") as failure:
         start(network("resnet"), folder)
-    assert "has 0.00 of the network's elements" in failure.value.given
     assert failure.value.todo.startswith("set model.architecture=vit")
     wide = ModelSection(architecture="vit", arguments={**ARCHITECTURES["vit"], "hidden_size": 64})
     with pytest.raises(ModelError) as failure:
@@ -200,21 +191,9 @@ def test_weights_of_another_network_are_refused_with_what_to_set(tmp_path: Path)
 
 
 REFUSED: dict[str, tuple[dict[str, bytes], str, str]] = {
-    "nothing": ({}, "", "is not there"),
     "other kind of file": ({"weights.bin": b"x"}, "weights.bin", "is a file of another kind"),
     "only a pickle": ({"config.json": b"{}", "pytorch_model.bin": b"x"}, ".", "has no .safetensors file"),
     "part": ({"model-00001-of-00002.safetensors": b"x"}, "model-00001-of-00002.safetensors", "one part of several"),
-    "shard missing": (
-        {"config.json": b"{}", "model.safetensors.index.json": b'{"weight_map": {"a": "b.safetensors"}}'},
-        ".",
-        "lacks b.safetensors",
-    ),
-    "adapter": (
-        {"config.json": b"{}", "adapter_config.json": b"{}", "model.safetensors": b""},
-        ".",
-        "holds an adapter",
-    ),
-    "other manifest": ({"manifest.json": b'{"kind": "shards"}'}, ".", "manifest of kind shards"),
     "unfinished training": ({"checkpoints/x": b""}, ".", "is not finished"),
     "some folder": ({"a.txt": b""}, ".", "holds none of"),
 }
@@ -254,19 +233,6 @@ def test_tied_tensors_are_not_missing_and_a_part_of_a_rank_is_refused(tmp_path: 
     save_file({"a": torch.zeros(2)}, path, metadata={"part": "0 of 2"})
     with pytest.raises(ModelError, match="part of one rank"):
         start(tied, path)
-
-
-@pytest.mark.parametrize(
-    ("shape", "num_classes", "head"),
-    # One logit for yes or no: as many classes as types of tokens.
-    [(["batch", 1], 2, ["classifier.weight", "classifier.bias"]), (["batch", 8, 2], 2, ["types.weight"])],
-)
-def test_the_head_is_as_wide_as_the_first_output(shape: list[int | str], num_classes: int, head: list[str]) -> None:
-    network = nn.ModuleDict({"types": nn.Embedding(2, 8), "classifier": nn.Linear(8, 1)})
-    task: Any = SimpleNamespace(
-        signature=SimpleNamespace(outputs={"y": OutputSpec(dtype="float32", shape=shape)}), classes=range(num_classes)
-    )
-    assert head_tensors(network.state_dict(), head_width(task)) == head
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -54,15 +54,6 @@ def orders(draw: Any) -> BlockOrder:
     return blocks(shards, window=draw(st.integers(1, 8)), seed=draw(st.integers(0, 2**62)))
 
 
-@given(orders(), st.integers(0, 2), st.data())
-def test_an_interval_is_that_part_of_the_epoch(order: BlockOrder, epoch: int, data: st.DataObject) -> None:
-    first = data.draw(st.integers(0, order.num_samples))
-    count = data.draw(st.integers(0, order.num_samples - first))
-    fresh = BlockOrder(order.shards, order.firsts, order.samples, order.window_shards, order.seed)
-    part = fresh.places(epoch, first, count)
-    assert part.tolist() == order.places(epoch, 0, order.num_samples)[first : first + count].tolist()
-
-
 @settings(deadline=None)
 @given(orders(), st.integers(0, 2), st.data())
 def test_the_samples_of_a_window_are_of_its_shards(order: BlockOrder, epoch: int, data: st.DataObject) -> None:
@@ -89,11 +80,3 @@ def test_windows_look_like_chance() -> None:
         places = order.places(epoch, 0, order.num_samples)
         counts[places, np.arange(order.num_samples) * parts // order.num_samples] += 1
     assert chi_square(counts) < limit((order.num_samples - 1) * (parts - 1))
-
-
-def test_many_shards_take_little_time_and_memory() -> None:
-    """A million samples in 10,000 shards: a position alone, without those before it."""
-    order = blocks([100] * 10_000, window=16)
-    far = order.places(7, 765_432, 64)
-    assert far.tolist() == order.places(7, 765_400, 128)[32:96].tolist()
-    assert len(set(far.tolist())) == 64
