@@ -93,11 +93,12 @@ def _find(run: str, uri: str) -> RunPlace:
             allowed="a line with a run",
             todo="start `shardline run` with the same configuration: it reuses them and records a run",
         )
+    is_line = "/" not in run and bool(runs_of_line(storage.join(root, run)))
     raise ConfigError(
         f"{run} is no run",
         allowed="the folder of a run (LINE/runs/ID) or of a line that has one (path or gs://); an id or LINE:latest "
         f"below ./{RunSection().root}",
-        todo="list the runs: shardline runs [ROOT]",
+        todo=f"did you mean {run}{LATEST}?" if is_line else "list the runs: shardline runs [ROOT]",
     )
 
 

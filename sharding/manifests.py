@@ -182,7 +182,7 @@ class RowParser:
         def read(column: str, kind: str, allowed: str, convert: Callable[[Any], Any]) -> Any:
             cell = values.get(column)
             try:
-                if cell in (None, "", b""):
+                if cell is None or (isinstance(cell, str | bytes) and not cell.strip()):
                     raise ValueError
                 return convert(cell)
             except _MISFITS as error:
@@ -283,7 +283,7 @@ def _convert_label(label: Any) -> str:
     if isinstance(label, bool):
         # As in JSON, for all file types.
         return str(label).lower()
-    if not isinstance(label, str | int) or label == "":
+    if not isinstance(label, str | int) or not str(label).strip():
         raise ValueError("it holds no class")
     if b"\0" in str(label).encode():
         raise ValueError("it holds a zero byte")

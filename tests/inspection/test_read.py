@@ -284,6 +284,8 @@ def test_a_run_is_a_folder_a_line_or_an_id(line: Path, small_shards: str, monkey
     assert [place.run_id for place in list_places(str(line.parent))] == [old.run_id, new.run_id]
     assert list_places(str(line)) == list_places(str(line.parent)) == list_places(str(line / "runs"))
     assert find_place(f"photos/{old.run_id}").run_id == old.run_id
+    with pytest.raises(ConfigError, match="did you mean photos:latest"):
+        find_place("photos")
     assert find_place("photos:latest").run_id == find_place(f"{line}:latest").run_id == new.run_id
 
 

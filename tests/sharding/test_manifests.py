@@ -123,6 +123,7 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
     ("name", "text", "words"),
     [
         ("list.csv", "file,label\n" + GOOD, ("no column 'uri'", "'file', 'label'", "sharding.fields")),
+        ("list.csv", "uri,label\n" + GOOD + "ant/06.png, \n", ("line 4", "is empty")),
         ("list.csv", "uri,label\n" + GOOD + '"ant/06.png,ant\n', ("after line 3: unexpected end of data",)),
         ("list.csv", "uri,label\n" + GOOD + "./ant/00.png,ant\n", ("ant/00.png twice", "line 2", "line 4")),
         (
