@@ -258,10 +258,10 @@ def _check_splits(splits: dict[str, SplitEntry]) -> dict[str, SplitEntry]:
 class ShardManifest(Contract):
     """What the shards of a source hold."""
 
-    FORMAT_VERSION: ClassVar[int] = 3
+    FORMAT_VERSION: ClassVar[int] = 4
 
     kind: Literal["shards"] = "shards"
-    format_version: int = 3
+    format_version: int = 4
     format: Literal["webdataset", "tfrecord"]
     seed: int
     classes: list[str]
@@ -291,8 +291,8 @@ class ShardManifest(Contract):
     split; None where no image was decoded."""
     std: list[float] | None = None
     """Standard deviation of the channels over the same pixels."""
-    verify: Literal["decode", "header", "none"] = "decode"
-    """How images were checked; `header`: shards that an older version adopted."""
+    verify: Literal["decode", "none"] = "decode"
+    """How images were checked."""
     images: ImageStatistics | None = None
     """What the shard files hold, tombstones included."""
     prepared: Prepared | None = None

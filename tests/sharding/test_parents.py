@@ -42,7 +42,7 @@ def test_the_newest_comes_first_whatever_its_name_and_another_version_is_no_pare
     assert next(parents).fingerprint == folders[-1].name
     assert loaded == [storage.normalise(folders[-1])] and warnings == []
     assert [parent.fingerprint for parent in parents] == [folder.name for folder in folders[-2::-1]]
-    text = (folders[-1] / MANIFEST_NAME).read_text().replace('"format_version": 3', '"format_version": 999')
+    text = (folders[-1] / MANIFEST_NAME).read_text().replace('"format_version": 4', '"format_version": 999')
     (folders[-1] / MANIFEST_NAME).write_text(text)
     parents, warnings = find(chain[0].root, sharding=settings)
     assert next(parents).fingerprint == folders[-2].name

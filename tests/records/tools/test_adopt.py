@@ -159,9 +159,6 @@ def test_images_that_are_none_are_left_out(tmp_path: Path) -> None:
     manifest = ShardManifest.load(storage.normalise(folder))
     assert [one.path for one in manifest.rejected] == ["train-000000.tar/dir/0000"]
     assert len(SampleIndex(manifest, storage.normalise(folder))) == len(PICTURES)
-    # Older versions checked headers alone; what they adopted is still read.
-    older = manifest.model_copy(update={"verify": "header"})
-    assert ShardManifest.parse(older.to_json(), where="manifest.json") == older
 
 
 def test_folders_that_cannot_be_adopted(tmp_path: Path) -> None:
